@@ -158,6 +158,7 @@ def normalizer(
     allow_calls: bool = True,
     parallel: bool = True,
     guarded: bool = False,
+    unmarked_guarded: bool = False,
 ) -> Normalizer:
     """A normaliser for one answer.
 
@@ -165,8 +166,9 @@ def normalizer(
     unique call ids. `reasoning_open`: the prompt already opened the reasoning. `allow_calls=False`
     (``tool_choice: "none"``) replaces each call by a `Warn`; `parallel=False` keeps the first call only.
 
-    A call is held until it is complete, so that none has to be taken back. `guarded`: the calls are certain to be
-    readable, so their arguments leave piece by piece.
+    A call is held until it is complete, so that none has to be taken back. `guarded`: the calls with marks are certain
+    to be readable, so their arguments leave piece by piece. `unmarked_guarded`: so are calls without marks that begin
+    the answer.
     """
     if isinstance(spec, str):
         spec = get(spec)
@@ -182,6 +184,7 @@ def normalizer(
         allow_calls=allow_calls,
         parallel=parallel,
         guarded=guarded,
+        unmarked_guarded=unmarked_guarded,
     )
 
 

@@ -117,8 +117,9 @@ class FormatSpec:
     channels: tuple[str, ...] = ()
     """Those of `begins` whose regions hold content and reasoning, too."""
     first: tuple[str, ...] = ()
-    """Templates, specific ones first, of how an answer begins if the prompt has already written the beginning of its
-    first region. One without ``{name}`` is no content; one with it is the beginning of the region."""
+    """Templates, specific ones first, of how an answer begins, also behind its reasoning, if the beginning of its first
+    region stands in the prompt or nowhere. One without ``{name}`` is no content; one with it is the beginning of the
+    region."""
     think: tuple[tuple[str, str], ...] = ()
     """Pairs of literals around reasoning. The first pair's end also closes reasoning that the
     prompt opened."""
@@ -185,6 +186,11 @@ class FormatSpec:
     def begun(self) -> bool:
         """Whether the prompt writes the beginning of the answer's first region."""
         return any("{name}" in template for template in self.first)
+
+    @property
+    def openers(self) -> tuple[str, ...]:
+        """The literals that begin calls and nothing else, the longest first."""
+        return tuple(sorted({*self.open, *self.begins} - {*self.channels}, key=len, reverse=True))
 
     @property
     def untouched(self) -> bool:

@@ -19,7 +19,7 @@ _CALL_CHARACTERS = 64
 """Characters that a call counts besides its name and arguments, so that the number of calls is bounded, too."""
 
 _SIGN = re.compile(r'["\\{}\[\]]')
-_CONTENT = frozenset(("unknown_tool", "syntax", "nested_too_deep", "arguments_not_an_object"))
+CONTENT = frozenset(("unknown_tool", "syntax", "nested_too_deep", "arguments_not_an_object"))
 """The codes of calls that become content. Any other code only warns."""
 
 Json = dict[str, Any]
@@ -77,7 +77,7 @@ class _Call:
 
     @property
     def warning(self) -> dict[str, str]:
-        return {"code": self.code, "text": self.text if self.code in _CONTENT else self.name + self.written}
+        return {"code": self.code, "text": self.text if self.code in CONTENT else self.name + self.written}
 
 
 class NativeCalls:
@@ -135,7 +135,7 @@ class NativeCalls:
         clean: list[Json] = []
         for call in self._calls:
             clean += self._end(call, cut=call is last and reason == "length")
-        return "\n".join(call.text for call in self._calls if call.index is None and call.code in _CONTENT), clean
+        return "\n".join(call.text for call in self._calls if call.index is None and call.code in CONTENT), clean
 
     def warnings(self) -> list[dict[str, str]]:
         """A warning for each call that the client doesn't get, or that is incomplete."""

@@ -7,20 +7,23 @@ differ. A payload that needs no change passes byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache
 from itertools import count
 from typing import Any
 
 import msgspec
 
-from gateway.answer.native_calls import NativeCalls
+from gateway.answer.native_calls import CONTENT, NativeCalls
+from gateway.answer.unread import Watch, may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import (
     CALLING,
     MAX_KEPT_BYTES,
     ChatRequest,
     Chunk,
+    Delta,
     ToolCallDelta,
     decode,
     decode_answer,
@@ -40,7 +43,6 @@ from normalizers import (
     coalesce,
     fold,
 )
-from normalizers.base import Mended
 from normalizers.registry import normalizer, passes
 from normalizers.values.coerce import SchemaIndex
 
@@ -55,6 +57,8 @@ _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
 
 _NO_TOOLS = SchemaIndex(())
+_MORE = "."
+"""Stands for whatever follows the reasoning."""
 _NOTHING: Mapping[str, int] = {}
 
 
@@ -68,15 +72,37 @@ def _tools(raw: bytes) -> SchemaIndex:
     return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
 
 
+@lru_cache(maxsize=64)
+def _refusing(spec: FormatSpec) -> FormatSpec:
+    """The format without calls of undeclared tools. Cached, because `passes` keeps an entry for each format."""
+    return spec if spec.unknown_tools == "refuse" else replace(spec, unknown_tools="refuse")
+
+
 class _Choice:
     """The state of one choice of the answer."""
 
-    __slots__ = ("finished", "index", "indices", "native", "normalizer", "numbers", "warnings")
+    __slots__ = (
+        "blanks",
+        "finished",
+        "index",
+        "indices",
+        "native",
+        "normalizer",
+        "numbers",
+        "thoughts",
+        "warnings",
+        "watch",
+    )
 
-    def __init__(self, index: int, text: Normalizer) -> None:
+    def __init__(self, index: int, text: Normalizer, watch: Watch | None) -> None:
         self.index = index
+        self.watch = watch
         self.normalizer = text
         self.native: NativeCalls | None = None
+        self.thoughts: Normalizer | None = None
+        """Reads the reasoning that the engine keeps apart: a call at its end counts if nothing follows it."""
+        self.blanks = ""
+        """The white space at the end of that reasoning."""
         self.indices = count()
         self.numbers: dict[int, int] = {}  # the normaliser's index → the answer's
         self.finished = False
@@ -85,12 +111,23 @@ class _Choice:
     def reason(self, engine_reason: str | None) -> str:
         if engine_reason not in CLEAN_FINISH:
             return str(engine_reason)
-        called = self.normalizer.called or (self.native is not None and self.native.called)
-        return "tool_calls" if called else "stop"
+        return "tool_calls" if self.called else "stop"
+
+    @property
+    def called(self) -> bool:
+        """The model has called a tool."""
+        readers = (self.normalizer, self.native, self.thoughts)
+        return any(reader is not None and reader.called for reader in readers)
 
     def all_warnings(self) -> list[dict[str, str]]:
         """The warnings of the text and of the native calls."""
         return self.warnings if self.native is None else self.warnings + self.native.warnings()
+
+    def unread(self, tools: Collection[str]) -> bool:
+        """Whether its text, which has ended, is or looks like a call of a tool."""
+        if self.watch is None:
+            return False
+        return any(warning["code"] in CONTENT for warning in self.all_warnings()) or self.watch.holds_call(tools)
 
     def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
         """Turns events into OpenAI deltas; joins adjacent ones of one kind."""
@@ -99,11 +136,15 @@ class _Choice:
             last = deltas[-1] if deltas else {}
             match event:
                 case TextDelta(text):
+                    if self.watch is not None:
+                        self.watch.text(text)
                     if "content" in last:
                         last["content"] += text
                     else:
                         deltas.append({"content": text})
                 case ReasoningDelta(text):
+                    if self.watch is not None:
+                        self.watch.thought(text)
                     if "reasoning" in last:
                         last["reasoning_content"] = last["reasoning"] = last["reasoning"] + text
                     else:
@@ -133,8 +174,9 @@ class Answer:
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
     counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
 
-    guarded: every call that the model begins is certain to be readable, so it can be sent piece by piece. Any other is
-    held back until it is complete. Set it before the first payload.
+    guarded, unmarked_guarded: every call that a mark begins is certain to be readable, so it can be sent piece by
+    piece, and so is every call without marks that begins the answer. Any other is held back until it is complete. Set
+    both before the first payload.
     """
 
     __slots__ = (
@@ -150,6 +192,7 @@ class Answer:
         "chunks",
         "guarded",
         "healed",
+        "unmarked_guarded",
         "usage",
     )
 
@@ -165,10 +208,10 @@ class Answer:
         reasoning_open: bool = False,
         healed: Mapping[str, int] = _NOTHING,
     ) -> None:
-        self.guarded = False
+        self.guarded = self.unmarked_guarded = False
         self.healed = healed
         self._request = request
-        self._spec = spec
+        self._spec = _refusing(spec) if request.limited else spec
         self._reasoning_open = reasoning_open
         self._fixup = fixup
         self._every_chunk = fixup is not None and fixup.every_chunk
@@ -182,16 +225,22 @@ class Answer:
         """The engine's token counts as OpenAI's `usage` object; empty until they arrive."""
 
     @property
-    def mended(self) -> Mended:
-        """The strongest repair of the model's calls so far."""
-        if not self.choices:
-            return "none"
-        found = {choice.normalizer.mended for choice in self.choices.values()}
-        return "schema" if "schema" in found else "lexical" if "lexical" in found else "none"
+    def mended(self) -> str:
+        """The repairs of the model's calls so far, one of `gateway.wire.chat.MENDED`."""
+        return _mended(self.choices.values()) if self.choices else "none"
 
     def warnings(self) -> list[dict[str, str]]:
         """Problems in the answer, each with a `code` and the `text` concerned."""
         return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
+
+    @property
+    def unread(self) -> bool:
+        """Whether the answer, which has ended, calls no tool and looks like a call that nobody read."""
+        tools = self._request.tools
+        if tools is None or any(choice.called for choice in self.choices.values()):
+            return False
+        names = _tools(tools).names
+        return any(choice.unread(names) for choice in self.choices.values())
 
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
@@ -207,18 +256,23 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
-            request = self._request
-            text = normalizer(
-                self._spec,
-                _tools(request.tools) if request.tools is not None else _NO_TOOLS,
-                reasoning_open=self._reasoning_open,
-                allow_calls=request.tool_choice != "none",
-                parallel=request.parallel_tool_calls,
-                guarded=self.guarded,
-            )
-            choice = self.choices[index] = _Choice(index, text)
+            text = self._reader(reasoning_open=self._reasoning_open, guarded=self.guarded)
+            watch = Watch() if may_be_unread(self._request) else None
+            choice = self.choices[index] = _Choice(index, text, watch)
             self._only = choice if len(self.choices) == 1 else None
         return choice
+
+    def _reader(self, *, reasoning_open: bool, guarded: bool) -> Normalizer:
+        request = self._request
+        return normalizer(
+            self._spec,
+            _tools(request.tools) if request.tools is not None else _NO_TOOLS,
+            reasoning_open=reasoning_open,
+            allow_calls=request.tool_choice != "none",
+            parallel=request.parallel_tool_calls,
+            guarded=guarded,
+            unmarked_guarded=guarded and self.unmarked_guarded,
+        )
 
     def _openers(self, index: int) -> list[dict[str, Any]]:
         """Empty chunks for the missing choices below `index`: clients expect choices to start in order."""
@@ -226,6 +280,38 @@ class Answer:
             return []
         missing = [at for at in range(index) if at not in self.choices]
         return [_chunk(self._envelope(), {"index": self._choice(at).index}, {}) for at in missing]
+
+    def _calls_in_reasoning(self, choice: _Choice, text: str) -> bool:
+        """Whether more of the reasoning that the engine keeps apart has to be read, since a call may begin in it."""
+        if choice.thoughts is not None:
+            return True
+        spec, request = self._spec, self._request
+        if request.tools is None or request.tool_choice == "none" or spec.calls_in_reasoning == "never":
+            return False
+        # White space before a call is layout, so it waits for what follows.
+        return bool(spec.think) and (text[-1].isspace() or any(opener[0] in text for opener in spec.openers))
+
+    def _reasoning(self, choice: _Choice, text: str) -> list[Event]:
+        """The events of more such reasoning."""
+        if choice.thoughts is None:
+            choice.thoughts = self._reader(reasoning_open=True, guarded=False)
+            choice.thoughts.feed(_MORE)  # so that white space isn't the beginning of the reasoning
+        choice.blanks = _blanks_after(choice.blanks + text)
+        return choice.thoughts.feed(text)
+
+    def _end_reasoning(self, choice: _Choice, reason: str | None, *, more: bool) -> list[Event]:
+        """What is held back of such reasoning. more: something follows it, so that no call in it counts."""
+        thoughts = choice.thoughts
+        if thoughts is None:
+            return []
+        rest = thoughts.feed(f"{self._spec.think[0][1]}{_MORE}") if more else []
+        rest += thoughts.finish(reason)
+        if thoughts.called:
+            return rest
+        choice.thoughts = None
+        blanks, choice.blanks = choice.blanks, ""
+        kept: list[Event] = [event for event in rest if isinstance(event, ReasoningDelta)]
+        return [*kept, ReasoningDelta(blanks)] if blanks else kept
 
     def _native(self, choice: _Choice) -> NativeCalls:
         if choice.native is None:
@@ -276,15 +362,25 @@ class Answer:
         if choice is None or choice.index != view.index:
             choice = self._choice(view.index)
         text = delta.content
-        if not text:
-            return delta.reasoning_content == delta.reasoning or self._general(out, payload, chunk)
-        if choice.normalizer.passes(text):
+        if not text and self._reasoning_passes(choice, delta):
             return True
-        events = choice.normalizer.feed(text)
-        if events == [TextDelta(text)]:
+        if not text or choice.thoughts is not None:
+            return self._general(out, payload, chunk)
+        if choice.normalizer.passes(text) or (events := choice.normalizer.feed(text)) == [TextDelta(text)]:
+            if choice.watch is not None:
+                choice.watch.text(text)
             return True
         self._rewrite(out, payload, choice, events)
         return False
+
+    def _reasoning_passes(self, choice: _Choice, delta: Delta) -> bool:
+        """Whether a delta without content needs no change."""
+        thought = delta.reasoning or delta.reasoning_content
+        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, str(thought))):
+            return False
+        if choice.watch is not None and thought:
+            choice.watch.thought(str(thought))
+        return True
 
     def finish(self, *, done: bool) -> list[bytes]:
         """Returns the payloads still missing at the end of the stream.
@@ -379,7 +475,17 @@ class Answer:
         _both_names(others)
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
-        deltas = choice.deltas(choice.normalizer.feed(text)) if text else []
+        events: list[Event] = []
+        thought = others.get("reasoning")
+        held = isinstance(thought, str) and bool(thought) and self._calls_in_reasoning(choice, thought)
+        if held:
+            del others["reasoning"], others["reasoning_content"]
+            events += self._reasoning(choice, str(thought))
+        elif thought and choice.watch is not None:
+            choice.watch.thought(str(thought))
+        if calls or (text and not text.isspace()):
+            events += self._end_reasoning(choice, "stop", more=True)
+        deltas = choice.deltas(events + (choice.normalizer.feed(text) if text else []))
         if calls:
             calls = self._native(choice).feed(calls)
             deltas += [{"tool_calls": calls}] if calls else []
@@ -387,7 +493,7 @@ class Answer:
             others["content"] = text
         if others and deltas:
             deltas[0] = {**others, **deltas[0]}
-        elif others or (reason is None and not text and calls is None):
+        elif others or (reason is None and not text and calls is None and not held):
             deltas = [others]
         if reason is None or choice.finished:
             clean += [_chunk(envelope, frame, delta) for delta in deltas]
@@ -399,10 +505,11 @@ class Answer:
             clean.append(self._last(choice, envelope, {**frame, "delta": last}, reason))
 
     def _ending(self, choice: _Choice, reason: str | None) -> list[dict[str, Any]]:
-        deltas = choice.deltas(choice.normalizer.finish(reason))
+        thoughts = self._end_reasoning(choice, reason, more=False)
+        deltas = choice.deltas(thoughts + choice.normalizer.finish(reason))
         if choice.native is not None:
             text, calls = choice.native.finish(reason)
-            deltas += [{"content": text}] if text else []
+            deltas += choice.deltas([TextDelta(text)]) if text else []
             deltas += [{"tool_calls": calls}] if calls else []
         return deltas
 
@@ -420,9 +527,9 @@ class Answer:
         if (fallback := self._request.fallback) is not None:
             # Progress comments may have started the stream before the fallback was known, so a header isn't enough.
             last["ctxgate"] = {**last.get("ctxgate", {}), "fallback": fallback}
-        mended = choice.normalizer.mended
-        choice.normalizer = Normalizer()  # text after the end passes unchanged
-        choice.normalizer.mended = mended
+        read, choice.normalizer = choice.normalizer, Normalizer()  # text after the end passes unchanged
+        choice.normalizer.mended, choice.normalizer.unmarked = read.mended, read.unmarked
+        choice.normalizer.called = read.called
         return last
 
     # Whole
@@ -468,6 +575,7 @@ class Answer:
             return False
         if answer.error is not None or self._reasoning_open or not answer.choices:
             return False
+        watched = may_be_unread(self._request)
         for choice in answer.choices:
             message = choice.message
             if (
@@ -475,7 +583,9 @@ class Answer:
                 or message.content is None
                 or message.tool_calls
                 or message.reasoning_content != message.reasoning
+                or (message.reasoning and self._spec.openers and self._request.tools is not None)
                 or not passes(self._spec, message.content, tools=self._request.tools is not None)
+                or (watched and (not message.content or may_hold_call(message.content)))
             ):
                 return False
         self.usage = answer.usage or _NOTHING
@@ -489,6 +599,9 @@ class Answer:
         events += choice.normalizer.finish(reason)
         native = message.get("tool_calls")
         calls: list[dict[str, Any]] = []
+        thought = message.get("reasoning_content") or message.get("reasoning")
+        if isinstance(thought, str) and not native and not (isinstance(text, str) and text.strip()):
+            events = self._whole_reasoning(message, choice, thought, reason) or events
         changed = bool(native)
         if native:
             refused, calls = self._whole_native(choice, native, reason)
@@ -496,7 +609,7 @@ class Answer:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
         if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
-            changed = changed or bool(text)
+            changed = changed or bool(text) or choice.called
             self._fold(message, calls, choice, events)
         if calls:
             message["tool_calls"] = calls
@@ -508,7 +621,22 @@ class Answer:
         clean_reason = choice.reason(reason)
         changed = changed or clean_reason != reason
         frame["finish_reason"] = clean_reason
+        if choice.watch is not None:
+            choice.watch.message(message)
         return changed
+
+    def _whole_reasoning(
+        self, message: dict[str, Any], choice: _Choice, thought: str, reason: str | None
+    ) -> list[Event] | None:
+        """The events of the reasoning that the engine keeps apart, if it ends with a call; the message gives it up."""
+        if not self._calls_in_reasoning(choice, thought):
+            return None
+        events = self._reasoning(choice, thought) + self._end_reasoning(choice, reason, more=False)
+        if choice.thoughts is None:
+            return None
+        message.pop("reasoning_content", None)
+        message.pop("reasoning", None)
+        return events
 
     def _whole_native(self, choice: _Choice, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
         """The calls that are content, and the others."""
@@ -538,6 +666,11 @@ class Answer:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in folded.tool_calls
         ]
+
+
+def _blanks_after(text: str) -> str:
+    """The white space at the end of a text."""
+    return text[len(text.rstrip()) :]
 
 
 def _printable(name: str) -> str:
@@ -578,10 +711,16 @@ def _report(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
     warnings = [warning for choice in choices for warning in choice.all_warnings()]
     if warnings:
         report["warnings"] = warnings
-    mended = [choice.normalizer.mended for choice in choices if choice.normalizer.mended != "none"]
-    if mended:
-        report["mended"] = max(mended)  # "schema" sorts after "lexical"
+    if (mended := _mended(choices)) != "none":
+        report["mended"] = mended
     return report
+
+
+def _mended(choices: Iterable[_Choice]) -> str:
+    """One of `gateway.wire.chat.MENDED`."""
+    read = [choice.normalizer for choice in choices]
+    found = [kind for kind in ("schema", "lexical") if any(each.mended == kind for each in read)][:1]
+    return ", ".join(["unmarked"] * any(each.unmarked for each in read) + found) or "none"
 
 
 def _chunk(envelope: dict[str, Any], frame: dict[str, Any], delta: dict[str, Any]) -> dict[str, Any]:

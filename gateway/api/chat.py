@@ -15,7 +15,7 @@ from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check
 from gateway.server.bodies import read_body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
 from gateway.server.principal import CALLER_KEY
-from gateway.wire.chat import Caller, ChatRequest, with_tier
+from gateway.wire.chat import MENDED, Caller, ChatRequest, with_tier
 
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
@@ -64,9 +64,7 @@ class Chat:
             await respond_error(client, INTERNAL)
 
 
-WHOLE_HEADERS: dict[str, Headers] = {
-    mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in ("none", "lexical", "schema")
-}
+WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}
 
 
 def answer_headers(run: Run) -> Headers:

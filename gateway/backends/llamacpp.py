@@ -15,6 +15,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
+from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
@@ -159,7 +160,8 @@ class LlamaCppBackend(OpenAIBackend):
         It takes no token ids: of an escaped request only images and audio go there, with the texts broken.
         """
         self._weigh_adapters(request.model, fields)
-        forced = raw.grammar is not None and not raw.starts
+        raw = guardable(raw, fields)
+        forced = raw.forced
         prompt, format = None, None
         if forced:
             format = fields.pop("response_format", None)
@@ -225,15 +227,16 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def _grammar(self, fields: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
         """The fields for our grammar; none if the client's own wins. pair: the reasoning that the prompt opens."""
-        if raw.grammar is None or "grammar" in fields or (raw.starts and "json_schema" in fields):
+        if raw.grammar is None or "grammar" in fields or (not raw.forced and "json_schema" in fields):
             return {}
-        return await self.guard(raw, pair) if raw.starts else {"grammar": Raw(encode(raw.grammar))}
+        return {"grammar": Raw(encode(raw.grammar))} if raw.forced else await self.guard(raw, pair)
 
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]:
-        """The fields of a grammar that allows any text up to a mark.
+        """The fields of a grammar that allows any text but broken calls.
 
-        If each mark is one token, llama.cpp starts the grammar there, and the text before costs nothing. Otherwise a
-        token might hold a mark's end and more, which the grammar must see before the model writes it.
+        If each mark is one token, llama.cpp starts the grammar there, or with an answer that may begin with a call
+        without marks, and other text costs nothing. Otherwise a token might hold a mark's end and more, which the
+        grammar must see before the model writes it.
         """
         grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
         fields = {"grammar": Raw(encode(grammar))}
@@ -242,6 +245,8 @@ class LlamaCppBackend(OpenAIBackend):
         # Calls within reasoning don't count.
         opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
         triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
+        if raw.unmarked and pair is None:
+            triggers.append({"type": TRIGGER_WHOLE, "value": f"^({MAY_BE_CALLS.pattern})$"})
         return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
 
     async def _is_token(self, mark: str) -> bool:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Raw
 
 from gateway.backends.base import Backend, Reply, Seat
+from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
@@ -54,6 +55,7 @@ SHAPING = frozenset(
     )
 )
 """Fields that matter only before the engine begins to write, or only to the gateway."""
+GRAMMAR = frozenset(("grammar", "grammar_lazy", "grammar_triggers"))
 STREAMED = {
     "stream": Raw(b"true"),
     "cache_prompt": Raw(b"true"),
@@ -137,6 +139,7 @@ class LlamaCppFlex(Backend):
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
         """Sends requests whose answers can't be put aside like any other request."""
+        raw = guardable(raw, fields)
         if not may_pause(fields) or not await self.prompts.know(self.slots):
             return await self.origin.open_raw(request, fields, raw)
         prompt = await self.origin.rendered(fields)
@@ -155,7 +158,7 @@ class LlamaCppFlex(Backend):
             return await self.origin.open_raw(request, fields, raw)
         thoughts = [mark for pair in raw.think for mark in pair]
         marks = (*raw.starts, *thoughts) if raw.grammar is not None else ()
-        reply = FlexReply(self, asked, ids, request, marks=marks)
+        reply = FlexReply(self, asked, ids, request, marks=marks, unmarked=raw.unmarked and pair is None)
         reply.reasoning_open, reply.by_grammar = pair is not None, raw.grammar is not None
         if request.stream:
             request.progress = reply.reading
@@ -170,7 +173,7 @@ class LlamaCppFlex(Backend):
         """
         asked = {name: value for name, value in fields.items() if name in FORWARDED and bytes(value) != b"null"}
         if raw.grammar is not None:
-            grammar = await self.origin.guard(raw, pair) if raw.starts else {}
+            grammar = {} if raw.forced else await self.origin.guard(raw, pair)
             if "grammar_lazy" not in grammar:
                 return None
             asked |= grammar
@@ -203,7 +206,7 @@ class LlamaCppFlex(Backend):
 
 
 class FlexReply(HTTPReply):
-    """marks: texts at which a grammar begins."""
+    """marks: texts at which a grammar begins. unmarked: it also begins with an answer that may begin with a call."""
 
     __slots__ = (
         "_aside",
@@ -226,6 +229,7 @@ class FlexReply(HTTPReply):
         "_tail",
         "_texts",
         "_told",
+        "_unmarked",
         "_usage",
         "_written",
         "by_grammar",
@@ -241,6 +245,7 @@ class FlexReply(HTTPReply):
         request: ChatRequest,
         *,
         marks: Iterable[str] = (),
+        unmarked: bool = False,
     ) -> None:
         self.fixup = self.progress = None
         self.collects = True
@@ -252,6 +257,7 @@ class FlexReply(HTTPReply):
         self._request = request
         self._usage = request.include_usage or not request.stream
         self._marks = tuple(marks)
+        self._unmarked = unmarked
         self._written: list[int] = []
         """Ids of the answer's tokens from before it was put aside."""
         self._ids: list[int] = []
@@ -283,6 +289,13 @@ class FlexReply(HTTPReply):
         origin = self._backend.origin
         asked = {**self._asked, "id_slot": Raw(b"%d" % turn.slot) if turn.slot is not None else Raw(b"-1")}
         asked["prompt"] = Raw(encode([*self._prompt, *self._written]))
+        if not self._unmarked and "grammar_triggers" in asked:
+            # The engine would take the rest of the answer for its start.
+            triggers = [each for each in decode(asked["grammar_triggers"]) if each["type"] != TRIGGER_WHOLE]
+            if triggers:
+                asked["grammar_triggers"] = Raw(encode(triggers))
+            else:
+                asked = {name: value for name, value in asked.items() if name not in GRAMMAR}
         if self._limit is not None:
             asked["n_predict"] = Raw(b"%d" % max(0, self._limit - len(self._written)))
         response = await origin.accepted(origin.post_head("/completion"), asked)
@@ -346,6 +359,10 @@ class FlexReply(HTTPReply):
         return [encode(chunk) for chunk in chunks]
 
     def _look_for_marks(self, text: str) -> None:
+        if self._unmarked and not self._left:
+            begun = "".join(self._texts)
+            self._left = MAY_BE_CALLS.fullmatch(begun) is not None
+            self._unmarked = not begun.strip()
         if self._marks and not self._left:
             self._tail += text
             self._left = any(mark in self._tail for mark in self._marks)

@@ -89,11 +89,7 @@ def _tools(tools: Any) -> Iterable[dict[str, Any]]:
 
 
 def _choice(choice: Any) -> Iterable[dict[str, Any]]:
-    if not isinstance(choice, dict):
-        return ()
-    allowed = choice.get("allowed_tools")
-    tools = allowed.get("tools") if isinstance(allowed, dict) else None
-    return [_function(choice), *_tools(tools)]
+    return [_function(choice)]
 
 
 def _past(messages: Any) -> Iterable[dict[str, Any]]:

@@ -242,8 +242,10 @@ class Route:
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
         answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        wanted = request.call_deltas or self._settings.call_deltas
+        answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)
         if request.stream and request.tools is not None:
-            answer.guarded = terms.piecewise(request.call_deltas or self._settings.call_deltas, reply.by_grammar)
+            answer.guarded = terms.piecewise(wanted, reply.by_grammar)
             if not answer.guarded:
                 before = request.progress
                 request.progress = lambda: answer.describe_held() if answer.chunks else before()
@@ -263,7 +265,7 @@ class Route:
         self.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
-        mended = repairs(answer) if answer.choices or answer.healed else None
+        mended = repairs(answer, run.outcome) if answer.choices or answer.healed else None
         recording = None
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace

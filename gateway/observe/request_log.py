@@ -19,6 +19,7 @@ from msgspec.structs import astuple
 
 from gateway.answer.capture import RecordedAnswer, Recording, asked, model_in
 from gateway.answer.normalize import Answer
+from gateway.answer.unread import UNREAD
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import NOBODY, ApiName, Caller
 from gateway.wire.usage import MOST_TOKENS, count, tokens_of
@@ -72,15 +73,18 @@ def key_of(began: float) -> str:
 
 
 class Repairs(Struct, gc=False, frozen=True):
-    """What the normaliser repaired: see `gateway.answer.normalize.Answer`. warnings: their codes."""
+    """What the normaliser repaired: see `gateway.answer.normalize.Answer`. mended: one of
+    `gateway.wire.chat.MENDED`. warnings: their codes."""
 
     mended: str = "none"
     healed: Mapping[str, int] = {}
     warnings: list[str] = []
 
 
-def repairs(answer: Answer) -> Repairs | None:
+def repairs(answer: Answer, outcome: Outcome = OK) -> Repairs | None:
     mended, healed, warnings = answer.mended, answer.healed, [warning["code"] for warning in answer.warnings()]
+    if outcome == OK and answer.unread:
+        warnings.append(UNREAD)
     return Repairs(mended, healed, warnings) if mended != "none" or healed or warnings else None
 
 
@@ -140,7 +144,8 @@ class Entry(Struct):
     unknown. first_seconds: None if nothing was streamed. cached_tokens: those of the prompt that the engine didn't need
     to read. restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have
     taken; 0 if nobody knows. prefix: where its prompt differs from the previous turn's, so that the engine had to read
-    it again. warnings: codes of `normalizers.Warn`. recorded: whether the log holds its bytes.
+    it again. mended: one of `gateway.wire.chat.MENDED`. warnings: codes of `normalizers.Warn`, and `unread_call` if the
+    answer looks like a call that nobody read. recorded: whether the log holds its bytes.
     """
 
     id: int
@@ -245,7 +250,7 @@ class Stats:
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
             if repair.mended != "none":
-                self.mended[repair.mended] += 1
+                self.mended.update(repair.mended.split(", "))
         if streamed and len(counted) < answers:  # of a stream without counts, a chunk is about a token
             columns = zip(rows.chunks, rows.streams, rows.usages, strict=True)
             completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)

@@ -109,33 +109,13 @@ def constraint(request: ChatRequest) -> Constraint | None:
     return Constraint("json or call" if may_call else "json", schema=compact(format.schema))
 
 
-def allowed_tools(request: ChatRequest, *, named: bool) -> dict[str, Raw]:
-    """The fields `tools` and `tool_choice` with only the allowed tools, in words that every engine knows; {} if the
-    request restricts nothing.
-
-    named: treat a `tool_choice` that names a tool as such a restriction, too. Raises ProviderInvalidRequest if the
-    allowed tools are no list.
-    """
+def named_tool(request: ChatRequest) -> dict[str, Raw]:
+    """The field `tools` with only the tool that `tool_choice` names; {} if it names none."""
     choice = request.tool_choice
     if not isinstance(choice, Mapping) or request.tools is None:
         return {}
-    fields: dict[str, Raw] = {}
-    if choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools", choice)
-        listed = allowed.get("tools") if isinstance(allowed, Mapping) else None
-        if listed and not isinstance(listed, list):
-            raise ProviderInvalidRequest("tool_choice: its allowed tools must be a list", param="tool_choice")
-        names = [tool_name(tool) for tool in listed or ()]
-        mode = allowed.get("mode") if isinstance(allowed, Mapping) else None
-        fields["tool_choice"] = Raw(b'"required"' if mode == "required" else b'"auto"')
-    elif named:
-        names = [tool_name(choice)]
-    else:
-        return {}
-    tools = [tool for tool in decode(request.tools) if tool_name(tool) in names]
-    if tools:
-        fields["tools"] = Raw(encode(tools))
-    return fields
+    tools = [tool for tool in decode(request.tools) if tool_name(tool) == tool_name(choice)]
+    return {"tools": Raw(encode(tools))} if tools else {}
 
 
 JSON_TYPES = ("object", "array", "string", "number", "integer", "boolean", "null")

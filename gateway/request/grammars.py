@@ -47,7 +47,10 @@ def raw_text(
         guard = _guard(write, spec, tools, calls, notation)
         if guard is None:
             return free
-        return replace(free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=(*spec.open, *spec.begins))
+        starts = (*spec.open, *spec.begins) if guard.marked else ()
+        return replace(
+            free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=starts, unmarked=guard.unmarked
+        )
     if names is not None:
         # The model calls a named tool once.
         calls, answer = 1 if len(names) == 1 else calls, None
@@ -70,25 +73,15 @@ def forced_tools(request: ChatRequest) -> tuple[str, ...] | None:
     if not isinstance(choice, Mapping):
         message = f"tool_choice: there is no {choice!r}; allowed: auto, none, required, or a tool's name in an object"
         raise ProviderInvalidRequest(message, param="tool_choice")
-    if choice.get("type") == "allowed_tools":
-        allowed = choice.get("allowed_tools", choice)
-        if not isinstance(allowed, Mapping) or allowed.get("mode") != "required":
-            return None
-        listed = allowed.get("tools") or []
-        named = [tool_name(tool) for tool in listed] if isinstance(listed, list) else [None]
-    else:
-        named = [tool_name(choice)]
-    declared = [tool_name(tool) for tool in decode(request.tools or b"[]")]
-    for name in named:
-        if not isinstance(name, str):
-            message = 'tool_choice: it names no tool; write {"type": "function", "function": {"name": "NAME"}}'
-            raise ProviderInvalidRequest(message, param="tool_choice")
-        if name not in declared:
-            known = ", ".join(sorted({str(each) for each in declared}))
-            raise ProviderInvalidRequest(
-                f"tool_choice: there is no tool {name!r}; declared: {known}", param="tool_choice"
-            )
-    return tuple(map(str, named))
+    name = tool_name(choice)
+    if not isinstance(name, str):
+        message = 'tool_choice: it names no tool; write {"type": "function", "function": {"name": "NAME"}}'
+        raise ProviderInvalidRequest(message, param="tool_choice")
+    declared = [tool_name(tool) for tool in decode(request.tools)]
+    if name not in declared:
+        known = ", ".join(sorted({str(each) for each in declared}))
+        raise ProviderInvalidRequest(f"tool_choice: there is no tool {name!r}; declared: {known}", param="tool_choice")
+    return (name,)
 
 
 def tool_name(tool: Any) -> object:

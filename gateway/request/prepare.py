@@ -13,10 +13,10 @@ from gateway.request.constraints import (
     NEED_WORDS,
     Constraint,
     Method,
-    allowed_tools,
     check_tools,
     constraint,
     measured,
+    named_tool,
     refused,
 )
 from gateway.request.escaped import escape_messages
@@ -114,8 +114,8 @@ class Terms(Struct, frozen=True, eq=False):
 
     reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
     answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
-    as_text: past calls and results become text, since the tools do, too. guarded: our grammar makes it certain that
-    every call can be read.
+    as_text: past calls and results become text, since the tools do, too. guarded, unmarked_guarded: our grammar makes
+    it certain that every call that a mark begins can be read, and every call without marks that begins the answer.
     """
 
     reader: FormatSpec
@@ -127,10 +127,15 @@ class Terms(Struct, frozen=True, eq=False):
     system: tuple[str, ...] = ()
     as_text: bool = False
     guarded: bool = False
+    unmarked_guarded: bool = False
 
     def piecewise(self, wanted: CallDeltas, by_grammar: bool) -> bool:
         """Whether to send calls piece by piece, now that we know whether the engine took our grammar."""
         return wanted == "always" or (wanted == "guarded" and self.guarded and by_grammar)
+
+    def unmarked_piecewise(self, wanted: CallDeltas, by_grammar: bool) -> bool:
+        """The same for calls without marks: only a grammar tells early that such a text is one."""
+        return wanted != "complete" and self.unmarked_guarded and by_grammar
 
     def enforced(self, by_grammar: bool) -> Enforced | None:
         """How the constraint is enforced, now that we know whether the engine took our grammar; None without one."""
@@ -213,7 +218,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
-    fields = {**settings.defaults, **request.fields}
+    fields = {**settings.defaults, **request.fields, **request.limit()}
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
@@ -281,11 +286,11 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     raw = _raw_text(request, wanted, method, settings, can, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
         method, reader = "checked", can.reader
-    replace: dict[str, Raw] = {}
+    replace = request.limit()
     system: list[str] = []
     drop: list[str] = []
-    if request.constrained:
-        replace = allowed_tools(request, named=method == "checked")
+    if method == "checked":
+        replace |= named_tool(request)
     if wanted is not None and method == "checked" and settings.runtime in NEED_WORDS and wanted.kind != "call":
         # Models that have tools mostly call one; one that doesn't gets the words when we ask again.
         system.append(wanted.words())
@@ -312,8 +317,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     check = None
     if wanted is not None and method in ("checked", "grammar"):
         check = Check(wanted, request.tools, settings.compile)
-    guarded = raw is not None and raw.grammar is not None
-    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded)
+    guarded = raw is not None and (bool(raw.starts) or raw.forced)
+    unmarked = raw is not None and raw.unmarked
+    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded, unmarked)
 
 
 def _raw_text(

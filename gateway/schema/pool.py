@@ -96,8 +96,8 @@ class Pool:
                 raise Unchecked(str(error)) from None
         wanted = None if only is None else [*only]
         question = ["grammar", _pickled(spec), tools, wanted, calls, answer, free, notation]
-        texts = self._ask(question, COMPILE_SECONDS)
-        return None if texts is None else Grammar(*texts)
+        found = self._ask(question, COMPILE_SECONDS)
+        return None if found is None else Grammar(*found)
 
     def _ask(self, question: list[Any], seconds: float) -> Any:
         """seconds: of processor time that the process gives the question."""

@@ -78,7 +78,7 @@ def _validator(text: str) -> Any:
     return validator(text)
 
 
-def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[str | None] | None:
+def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[Any] | None:
     """spec: the pickled format; it comes from the gateway, not from a client. rest: calls, answer, free, notation."""
     import pickle
 
@@ -90,7 +90,7 @@ def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[
         found = grammar(format, tools, only=only, calls=calls, answer=answer, free=free, notation=notation)
     except TooLarge as error:
         raise Unchecked(str(error)) from None
-    return None if found is None else [found.text, found.in_reasoning]
+    return None if found is None else [found.text, found.in_reasoning, found.marked, found.unmarked]
 
 
 def _bound_memory() -> None:

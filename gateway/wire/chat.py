@@ -15,6 +15,7 @@ import msgspec
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.limits import Headers, Standing
 
 
@@ -259,6 +260,8 @@ class ChatRequest(Struct, eq=False):
     tier: the service tier that it asks for, `auto` included; once the gateway has its route, the one that it gets. None
     if nobody has said one; then the answer names none.
     functions: the client speaks of `functions` and `function_call`, which came before tools.
+    limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
+    them, while `fields` say what the client said. A call of any other tool is text, in every format.
     recorded: its bytes are kept, whatever `log.bodies` says.
     """
 
@@ -280,11 +283,19 @@ class ChatRequest(Struct, eq=False):
     caller: Caller = NOBODY
     tier: Wanted | None = None
     functions: bool = False
+    limited: bool = False
     recorded: bool = False
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
         return self.progress()
+
+    def limit(self) -> dict[str, Raw]:
+        """The fields `tools` and `tool_choice` with the allowed tools alone, in words that every engine knows; {} if
+        all are allowed."""
+        if not self.limited or self.tools is None:
+            return {}
+        return {"tools": Raw(self.tools), "tool_choice": Raw(encode(self.tool_choice))}
 
     def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """Returns a copy of the request with more messages at the end."""
@@ -343,7 +354,16 @@ class ChatRequest(Struct, eq=False):
         if known.call_deltas is not UNSET:
             del fields["call_deltas"]
             request.call_deltas = known.call_deltas
-        return request
+        return request._limited() if isinstance(choice, dict) else request
+
+    def _limited(self) -> ChatRequest:
+        """The request with the allowed tools alone, if its choice lists them. Raises ProviderInvalidRequest."""
+        choice = self.tool_choice
+        if self.tools is not None and isinstance(choice, dict) and choice.get("type") == ALLOWED_TOOLS:
+            self.tools, self.tool_choice = only_allowed(choice, self.tools)
+            self.constrained = self.response_format is not None or self.tool_choice not in FREE
+            self.limited = True
+        return self
 
     @classmethod
     def _unusual(cls, body: bytes, api: ApiName) -> ChatRequest:
@@ -436,6 +456,9 @@ class Chunk(Struct, gc=False):
     choices: list[ChoiceDelta] | None = None
     error: Any = None
 
+
+MENDED = ("none", "lexical", "schema", "unmarked", "unmarked, lexical", "unmarked, schema")
+"""What an answer's `ctxgate.mended` says: that a call had no marks, and the strongest repair of the calls."""
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 

@@ -14,9 +14,10 @@ class RawText(Struct, frozen=True):
     """How to ask for the model's raw text, unparsed by the engine.
 
     markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: what the whole
-    answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks before which
-    the grammar allows any text; empty if it forces the answer's form. escaped: the request is escaped against control
-    tokens in its texts, see `gateway.wire.control_tokens`.
+    answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks behind which the
+    grammar guards calls. unmarked: it also guards calls without marks at the answer's start. Apart from such calls, the
+    grammar allows any text; without either, it forces the answer's form. escaped: the request is escaped against
+    control tokens in its texts, see `gateway.wire.control_tokens`.
     """
 
     markers: tuple[str, ...] = ()
@@ -24,7 +25,13 @@ class RawText(Struct, frozen=True):
     grammar: str | None = None
     in_reasoning: str | None = None
     starts: tuple[str, ...] = ()
+    unmarked: bool = False
     escaped: bool = False
+
+    @property
+    def forced(self) -> bool:
+        """Whether a grammar forces the answer's form."""
+        return self.grammar is not None and not (self.starts or self.unmarked)
 
 
 class Fixup:

@@ -134,10 +134,18 @@ class ElementCalls(Region):
             return end
         element.text.append(text[pos:at])
         try:
-            tag = self._tag(text, at, final)
+            return self._read_tag(text, at, final)
         except Wait:
             self._wait = True
             return at
+        except Malformed as exc:
+            exc.pos = at  # in every split the same
+            raise
+
+    def _read_tag(self, text: str, at: int, final: bool) -> int:
+        """Read the tag that ends a text, or the format's mark as part of the text."""
+        sign, element = self._sign, self._open[-1]
+        tag = self._tag(text, at, final)
         if tag is not None:
             if tag[1] and tag[2] == element.name:
                 self._leave()
@@ -198,7 +206,10 @@ class ElementCalls(Region):
             name: values[0] if len(values) == 1 else f"[{', '.join(values)}]" for name, values in members.items()
         }
         if beside.strip():
-            written.setdefault(_TEXT_KEY, json.dumps(beside, ensure_ascii=False))
+            key = _TEXT_KEY
+            while key in written:
+                key = f"${key}"
+            written[key] = json.dumps(beside, ensure_ascii=False)
         return f"{{{', '.join(f'{json.dumps(name, ensure_ascii=False)}: {value}' for name, value in written.items())}}}"
 
     # -- failures ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
-from normalizers.read.reasoning_calls import ReasoningCalls, openers
+from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
@@ -22,6 +22,7 @@ from normalizers.values.coerce import SchemaIndex
 
 _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
+_FIRST_NAME = re.compile(r"\s*(?:to=)?([\w.\-]+)\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
@@ -119,6 +120,7 @@ class Framing(Normalizer):
         "_think_close",
         "_thinks",
         "_trigger",
+        "_unmarked_guarded",
         "_unmarked_heads",
         "_writer",
     )
@@ -134,6 +136,7 @@ class Framing(Normalizer):
         allow_calls: bool,
         parallel: bool,
         guarded: bool,
+        unmarked_guarded: bool,
     ) -> None:
         super().__init__()
         self._spec = spec
@@ -142,7 +145,7 @@ class Framing(Normalizer):
         names = self._schemas.names
         self._names = names if spec.bare and spec.unmarked != "alone" else frozenset[str]()
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
-        self._guarded = guarded
+        self._guarded, self._unmarked_guarded = guarded, unmarked_guarded
         table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
         self._space = ""
@@ -166,7 +169,7 @@ class Framing(Normalizer):
         # Of the reasoning that a prompt has opened, the first of the format's ends is the end.
         self._think_close = tuple(dict.fromkeys(closing for _, closing in spec.think))
         may_call = names and allow_calls and spec.calls_in_reasoning == "last"
-        self._call_openers = openers(spec) if may_call else ()
+        self._call_openers = spec.openers if may_call else ()
         self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
@@ -177,7 +180,7 @@ class Framing(Normalizer):
     @property
     def held(self) -> tuple[str, int] | None:
         if self._attempt is not None:
-            return self._attempt.held()
+            return None if self._passes_on else self._attempt.held()
         return None if self._dialect is None or self._writer.guarded else self._dialect.held()
 
     def passes(self, text: str) -> bool:
@@ -251,7 +254,9 @@ class Framing(Normalizer):
         try:
             match = match_template(templates(self._spec.first), text, pos, final=reason is not None)
         except Wait:
-            return pos
+            if self._may_begin(text[pos:]):
+                return pos
+            match = None
         self._switch(self._read_text)
         if match is None:
             return pos
@@ -263,6 +268,15 @@ class Framing(Normalizer):
         if name in self._schemas or name in roles or self._spec.unknown_tools == "forward":
             return self._enter(bare=False, pos=pos)
         return pos
+
+    def _may_begin(self, text: str) -> bool:
+        """Whether the answer's beginning may still become that of a region that the prompt has opened."""
+        word = _FIRST_NAME.match(text)
+        if word is None or self._spec.unknown_tools == "forward":
+            return True
+        syntax = self._spec.syntax
+        roles = (*syntax.reasoning, *syntax.content) if isinstance(syntax, MessageSyntax) else ()
+        return any(name.startswith(word[1]) for name in (*self._schemas.names, *roles))
 
     # -- content -------------------------------------------------------------------------------
 
@@ -345,6 +359,7 @@ class Framing(Normalizer):
             return self._at_stray(text, start, begin, found, reason)
         begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(self._before(text, begin, at)))
         if literal in self._thinks and not begins_line:
+            self._guarded = False  # the grammar takes what follows for reasoning
             return None  # a word of a sentence
         self._emit_before_call(text, start, at)
         end = self._on_literal(literal, found.end())
@@ -501,9 +516,15 @@ class Framing(Normalizer):
             self._literals,
             follows_text=follows_text,
             python=python,
+            writer=self._writer if self._unmarked_guarded and not follows_text else None,
         )
         self._switch(self._read_attempt)
         return pos
+
+    @property
+    def _passes_on(self) -> bool:
+        """Whether a grammar has made it certain that the text is calls without marks."""
+        return isinstance(self._attempt, Unmarked) and self._attempt.passes_on
 
     def _was_refused(self, text: str, begin: int, at: int) -> bool:
         """Whether what begins there was read as calls without marks, and is none."""
@@ -513,6 +534,7 @@ class Framing(Normalizer):
         attempt = self._attempt
         assert attempt is not None
         end = attempt.step(text, pos, reason)
+        self.unmarked |= self._passes_on
         if not attempt.verdict:
             return end
         self._attempt = None
@@ -550,7 +572,7 @@ class Framing(Normalizer):
             self._writer.reasoning(text[pos:at].rstrip())
             self._refused = False
             self._gap = "reasoning"
-            self._switch(self._read_text)
+            self._switch(self._read_first if self._spec.first else self._read_text)
             return at + len(close)
         if reason is None:
             marks = (*self._think_close, *self._call_openers)

@@ -308,8 +308,8 @@ class JsonCalls(Region):
 
 def _may_be_call_key(text: str) -> bool:
     """Whether an unfinished key may become one of a call."""
-    begun = text.strip(_QUOTES)
-    return any(key.startswith(begun.rstrip()) for key in CALL_KEYS)
+    begun = text.rstrip().strip(_QUOTES)
+    return any(key.startswith(begun) for key in CALL_KEYS)
 
 
 def _loads(raw: str) -> object:

@@ -6,7 +6,6 @@ Examples: ``get_weather[ARGS]{"city": "Paris"}``, ``call:get_weather{city:<escap
 from __future__ import annotations
 
 import re
-from collections.abc import Container
 
 from normalizers.base import CallWriter
 from normalizers.read.json_calls import JsonCalls
@@ -23,7 +22,7 @@ _JSON_BODY = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[{{\"]|\{{")
 _BODY_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
 
 
-def tool_name(written: str, declared: Container[str]) -> str:
+def tool_name(written: str, declared: SchemaIndex) -> str:
     """The tool's name in an id: ``functions.NAME:INDEX``, or what models make of it, like ``functions_NAME_INDEX``.
 
     As little is cut off as leaves a declared name.

@@ -26,7 +26,7 @@ class ReasoningCalls(Attempt):
     ) -> None:
         super().__init__(spec, schemas)
         self._dialect_of = dialect_of
-        self._openers = openers(spec)
+        self._openers = spec.openers
         self._closing = closing
         self._end = False
         """The reasoning was closed, so that nothing may follow."""
@@ -56,8 +56,3 @@ class ReasoningCalls(Attempt):
 
     def _settled(self) -> bool:
         return self._reader is None and self._counted > 0
-
-
-def openers(spec: FormatSpec) -> tuple[str, ...]:
-    """The marks that begin calls and nothing else."""
-    return tuple(sorted({*spec.open, *spec.begins} - {*spec.channels}, key=len, reverse=True))

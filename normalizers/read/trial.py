@@ -29,19 +29,31 @@ class Trial(CallWriter):
     """Takes the events of a region in place of the answer's writer. `commit` passes its calls on.
 
     `failed`: the region holds something that isn't a complete call of a declared tool. `undeclared`: it is a call of
-    another tool.
+    another tool. `was_cut`: the answer's length cut a call.
+
+    Once `pass_on` says that the calls count, they go to the answer's writer as they come.
     """
 
-    __slots__ = ("_arguments", "_name", "_native_id", "calls", "failed", "level", "undeclared")
+    __slots__ = ("_arguments", "_name", "_native_id", "_writer", "calls", "failed", "level", "undeclared", "was_cut")
 
     def __init__(self, spec: FormatSpec, schemas: SchemaIndex) -> None:
         super().__init__(Normalizer(), spec, schemas, str, allow=True, parallel=True, guarded=False)
         self.calls: list[HeldCall] = []
-        self.failed = self.undeclared = False
+        self.failed = self.undeclared = self.was_cut = False
+        self._writer: CallWriter | None = None
         self.level: Mended = "none"
         self._name = ""
         self._native_id: str | None = None
         self._arguments = ""
+
+    def pass_on(self, writer: CallWriter) -> None:
+        """From now on write calls to the answer piece by piece. None has begun yet."""
+        self._writer = writer
+        self.guarded = writer.guarded = True
+
+    @property
+    def live(self) -> int:
+        return super().live if self._writer is None else self._writer.live
 
     def text(self, text: str) -> None:
         self.failed = True
@@ -52,6 +64,8 @@ class Trial(CallWriter):
     def warn(self, code: str, text: str) -> None:
         self.failed = True
         self.undeclared |= code == "unknown_tool"
+        if self._writer is not None and self.was_cut:
+            self._writer.warn(code, text)
 
     def repaired(self, level: Mended) -> None:
         super().repaired(level)
@@ -67,14 +81,23 @@ class Trial(CallWriter):
         self._name, self._native_id, self._arguments = name, native_id, ""
         if self.refuses(name):
             self.failed = self.undeclared = True
+        elif self._writer is not None:
+            self._writer.start(name, native_id)
 
     def args(self, json: str) -> None:
-        self._arguments += json
+        if self._writer is not None:
+            self._writer.args(json)
+        else:
+            self._arguments += json
 
     def cut(self) -> None:
-        self.failed = True
+        self.failed = self.was_cut = True
+        if self._writer is not None:
+            self._writer.cut()
 
     def end(self, raw: str) -> None:
+        if self._writer is not None:
+            self._writer.end(raw)
         self.calls.append(HeldCall(self._name, self._native_id, self._arguments, raw))
 
     def fit(self, first: int = 0) -> bool:
@@ -87,8 +110,8 @@ class Trial(CallWriter):
         return not lists_tool and fits(arguments, schema)
 
     def commit(self, writer: CallWriter, calls: Sequence[HeldCall]) -> None:
-        """Write these calls to the answer."""
-        for call in calls:
+        """Write these calls to the answer, if they aren't there yet."""
+        for call in calls if self._writer is None else ():
             writer.start(call.name, call.native_id)
             writer.args(call.arguments)
             writer.end(call.raw)

@@ -7,9 +7,12 @@ and its arguments fit the tool's schema. The text is held back while it can stil
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Collection
 
+from normalizers.base import CallWriter
+from normalizers.read import BEGINNING
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region
 from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
@@ -27,6 +30,7 @@ _LONGEST_WRAPPER = max(map(len, _WRAPPERS)) + 2
 _JSON_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\{{")
 _OTHER_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[\"\d\-\[\]]")
 _LIST_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
+_MAX_BEGINNING = 1024
 _PYTHON = re.compile(rf"(\[\s{{0,{MAX_BLANKS}}})?(\w[\w.\-:/]{{0,127}})?(\s{{0,64}})(\()?")
 
 
@@ -34,10 +38,12 @@ class Unmarked(Attempt):
     """Reads text from its first character on that may be calls alone.
 
     literals: the format's marks. follows_text: the text stands behind other content, so it counts only at the answer's
-    end. python: the reader of Python calls, if these may come without marks, too.
+    end. python: the reader of Python calls, if these may come without marks, too. writer: that of the answer, if a
+    grammar makes it certain that a `BEGINNING` with the name of a declared tool begins calls and nothing else; these
+    are passed on as they come.
     """
 
-    __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader", "_wrapped")
+    __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader", "_wrapped", "_writer", "passes_on")
 
     def __init__(
         self,
@@ -47,13 +53,37 @@ class Unmarked(Attempt):
         *,
         follows_text: bool,
         python: Callable[..., Region] | None = None,
+        writer: CallWriter | None = None,
     ) -> None:
         super().__init__(spec, schemas)
+        self._writer = writer
+        self.passes_on = False
+        """The calls go to the answer as they come."""
         self._literals = tuple(mark for mark in literals if mark != FENCE)
         self._follows_text = follows_text
         self._new_reader = python
         self._close: list[str] = []
         self._closed = self._wrapped = False
+
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        if self._writer is not None and not self.passes_on:
+            self._look_for_name("".join(self._raw) + text[pos:], self._writer)
+        return super().step(text, pos, reason)
+
+    def _look_for_name(self, text: str, writer: CallWriter) -> None:
+        beginning = BEGINNING.match(text)
+        if beginning is None:
+            if len(text) > _MAX_BEGINNING:
+                self._writer = None
+            return
+        names = [name for name in self._schemas.names if not any(mark in name for mark in self._literals)]
+        names = [json.dumps(name, ensure_ascii=False)[1:] for name in names]
+        written = text[beginning.end() :]
+        if written.startswith(tuple(names)):
+            self.passes_on = True
+            self.trial.pass_on(writer)
+        elif not any(name.startswith(written) for name in names):
+            self._writer = None
 
     # -- between calls -------------------------------------------------------------------------
 
@@ -141,7 +171,13 @@ class Unmarked(Attempt):
         return self._closed
 
     def _fits(self) -> bool:
-        return self.trial.fit(self._counted)
+        return self.passes_on or self.trial.fit(self._counted)
+
+    def _end_item(self, end: int) -> None:
+        if self.passes_on and self.trial.was_cut:
+            self.verdict, self._complete = "calls", end
+        else:
+            super()._end_item(end)
 
     def _refuse_item(self) -> None:
         trial = self.trial
@@ -150,5 +186,6 @@ class Unmarked(Attempt):
     def _refuse(self, *, json: bool = False, prose: bool = False) -> None:
         """Something isn't a call. json: it is other JSON, such as a result that the model invented."""
         counts = (json and self._spec.unmarked == "last") or (prose and self._spec.inline and not self._wrapped)
-        counts = counts and self._counted > 0 and not self._follows_text
+        counts = self.passes_on or (counts and not self._follows_text)
+        counts = counts and self._counted > 0
         self.verdict = "calls" if counts else "text"

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
+from gateway.wire.allowed_tools import choice_of
 from gateway.wire.responses.answer import response_object
 from gateway.wire.responses.request import SEALED, CreateResponse, Server, ToolTable, chat_fields, seal
 
@@ -174,7 +175,7 @@ FIELDS: dict[str, tuple[Json, Json]] = {
     "no tool to choose": ({"tools": [{"type": "web_search"}], "tool_choice": "auto"}, {"stream": False}),
     "these tools": (
         {"tools": [F, G], "tool_choice": {"type": "allowed_tools", "mode": "required", "tools": [G]}},
-        {"tool_choice": "required", "tools": [function("g", parameters=ANY)]},
+        {"tool_choice": choice_of(["g"], "required")},
     ),
 }  # fmt: skip
 ALWAYS = {"messages", "stream", "tools"}
@@ -430,7 +431,33 @@ def chosen(choice: Json) -> Json:
 def test_a_choice_of_an_mcp_server_s_tools(name: str) -> None:
     choice, names = OF_SERVERS[name]
     fields = chosen(choice)
-    assert ([tool["function"]["name"] for tool in fields["tools"]], fields["tool_choice"]) == (names, "required")
+    assert [tool["function"]["name"] for tool in fields["tools"]] == ["f", "s_a", "s_b", "t_a"]
+    assert fields["tool_choice"] == choice_of(names, "required")
+
+
+LISTED: dict[str, tuple[list[Json], list[str]]] = {
+    "a function and a server": (
+        [{"type": "function", "name": "f"}, {"type": "mcp", "server_label": "s"}],
+        ["f", "s_a", "s_b"],
+    ),
+    "a tool of a server": ([{"type": "mcp", "server_label": "t", "name": "a"}], ["t_a"]),
+    "one that nobody runs, too": ([{"type": "web_search"}, {"type": "function", "name": "f"}], ["f"]),
+    "a custom tool": ([{"type": "custom", "name": "g"}], ["g"]),
+    "a tool in a namespace": ([{"type": "function", "namespace": "n", "name": "q"}], ["n__q"]),
+}
+
+
+@pytest.mark.parametrize("name", LISTED)
+def test_the_tools_that_a_list_allows(name: str) -> None:
+    listed, names = LISTED[name]
+    inner = {"type": "namespace", "name": "n", "tools": [{"type": "function", "name": "q"}]}
+    tools = [F, server(), {"type": "web_search"}, {"type": "custom", "name": "g"}, inner]
+    fields = {"input": "Hi", "tools": tools, "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": listed}}
+    request = CreateResponse.parse(json.dumps(fields).encode())
+    table = ToolTable(request.tools)
+    for label, tool in ("sa", "sb", "ta"):
+        table.add_remote(label, tool, "", PARAMETERS)
+    assert chat_fields(request, request.items, table)["tool_choice"] == choice_of(names, "auto")
 
 
 @pytest.mark.parametrize("choice", [{"server_label": "u"}, {"server_label": "s", "name": "c"}, {}])

@@ -11,6 +11,7 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from gateway.wire.allowed_tools import choice_of
 from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields
 from tests.api.asking import frames, said
 from tests.gateway.backend import RUNTIME
@@ -214,7 +215,9 @@ CHOICES: dict[str, tuple[Any, Any, list[str]]] = {
     "a function": ({"type": "function", "name": "a"}, {"type": "function", "function": {"name": "a"}}, ["a", "b"]),
     "a custom tool": ({"type": "custom", "name": "b"}, {"type": "function", "function": {"name": "b"}}, ["a", "b"]),
     "some of them": (
-        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "a"}]}, "auto", ["a"],
+        {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "a"}]},
+        choice_of(["a"], "auto"),
+        ["a", "b"],
     ),
     "required": ("required", "required", ["a", "b"]),
     "none": ("none", "none", ["a", "b"]),

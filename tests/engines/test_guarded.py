@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -15,15 +16,18 @@ from random import Random
 from typing import Any
 from unittest.mock import patch
 
+import httpx
 import pytest
 from msgspec.structs import replace
 
 from gateway.answer.capture import RecordedAnswer
+from gateway.backends.llamacpp import MAY_BE_CALLS, TRIGGER_WHOLE
 from gateway.config import Model
 from gateway.config.values import Log
 from gateway.core import Gateway
 from gateway.request import grammars
 from normalizers import FormatSpec, registry
+from normalizers.write.grammar import guarded
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
 from tests.engines.served import bare
@@ -32,6 +36,7 @@ from tests.formats.asking import ASK, WEATHER, Json, Said, chat_request, from_st
 from tests.formats.conftest import config
 from tests.formats.schemas import random_tool
 from tests.gateway.double import Double, Exchange, answers, chunk, completion, streams
+from tests.normalizers.test_unmarked_guards import objects
 from tests.patience import PATIENCE
 
 ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "24"))
@@ -137,6 +142,65 @@ async def test_every_call_that_llama_cpp_begins_can_be_read(llama_cpp: str, reco
 async def test_every_call_that_mlx_begins_can_be_read(mlx: str, record_property: Any) -> None:
     """In batches, which mlx_lm.server makes of requests without a seed."""
     await every_call_is_read("mlx", mlx, record_property, seeded=False)
+
+
+def calls_alone(guard: str) -> str:
+    """The grammar of a guard without the way from a call's beginning to free text, and without results."""
+    lines = guard.replace("(ws? x-result)?", "").splitlines(keepends=True)
+    leave = re.compile(r"\[\^(?:\\.|[^\]\\])*\]f(\|f0)?\|?")
+    return "".join(leave.sub("", line).replace("()?", "") if line.startswith("start") else line for line in lines)
+
+
+NO_TEXT: list[Json] = [
+    tool({"name": "now", "parameters": {"type": "object", "properties": {"utc": {"type": "boolean"}}}}),
+    tool(
+        {
+            "name": "add",
+            "parameters": {
+                "type": "object",
+                "properties": {"a": {"type": "integer"}, "b": {"type": "integer"}, "how": {"enum": ["up", "down"]}},
+                "required": ["a", "b"],
+            },
+        }
+    ),
+]
+"""Tools whose arguments end soon."""
+
+
+@pytest.mark.parametrize("spec", FORMATS, ids=lambda spec: spec.name)
+def test_llama_cpp_completes_calls_without_marks(llama_cpp: str, spec: FormatSpec) -> None:
+    """From the first token on, and from where the engine starts a lazy grammar."""
+    found = guarded(spec, NO_TEXT, calls=1)
+    assert found is not None
+    with httpx.Client(base_url=llama_cpp, timeout=PATIENCE) as engine:
+
+        def token(text: str) -> int:
+            asked = {"content": text, "add_special": False, "parse_special": True}
+            (only,) = engine.post("/tokenize", json=asked).json()["tokens"]
+            return int(only)
+
+        end = token(engine.get("/props").json()["eos_token"])
+        trigger = {"type": TRIGGER_WHOLE, "value": f"^({MAY_BE_CALLS.pattern})$"}
+        lazy = {"grammar_lazy": True, "grammar_triggers": [trigger]}
+        counts: Counter[Any] = Counter()
+        for seed in range(ANSWERS):
+            # The model never learnt to write such calls.
+            bias = [[end, -40.0], [token("{"), 30.0], [token('"'), 25.0]]
+            asked = {"prompt": "Add 1 and 2.", "grammar": calls_alone(found.text), "logit_bias": bias, "seed": seed}
+            asked |= {"temperature": 1.5, "max_tokens": 200, **(lazy if seed % 2 else {})}
+            (choice,) = engine.post("/v1/completions", json=asked).raise_for_status().json()["choices"]
+            text = choice["text"]
+            counts[choice["finish_reason"]] += 1
+            if choice["finish_reason"] == "length" or not re.search(r'"(now|add)"', text):
+                continue
+            (value,) = objects(text)
+            value = value.get("function", value)
+            (name,) = (value[key] for key in value.keys() & {"name", "tool", "tool_name"})
+            (arguments,) = (each for each in value.values() if isinstance(each, dict))
+            required = {"add": {"a", "b"}, "now": set[str]()}[name]
+            assert required <= arguments.keys() <= {"a", "b", "how", "utc"}, text
+            counts["complete", seed % 2] += 1
+        assert min(counts["complete", 0], counts["complete", 1]) > ANSWERS // 8, counts
 
 
 @dataclass

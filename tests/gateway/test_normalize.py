@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -12,10 +12,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gateway.answer.normalize import Answer, EngineError
+from gateway.api.chat import WHOLE_HEADERS
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
-from gateway.wire.chat import ChatRequest
+from gateway.observe.request_log import repairs
+from gateway.wire.chat import MENDED, ChatRequest
 from gateway.wire.engine import Fixup
 from normalizers import FormatSpec, registry
+from normalizers.base import Mended
 from normalizers.write.render import render_calls
 from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import chat
@@ -117,7 +120,11 @@ def test_whole_is_streamed(format: str, data: st.DataObject) -> None:
         assert len(stream.calls) <= 1
 
 
-@pytest.mark.parametrize("format", TEXT_FORMATS)
+TEXT_AND_CALLS = [name for name in TEXT_FORMATS if name not in ("llama4_json", "muse_glimmer", "inkling")]
+"""The formats in which a call may stand behind text that has no marks of its own."""
+
+
+@pytest.mark.parametrize("format", TEXT_AND_CALLS)
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
 def test_calls_in_text_become_calls(format: str, size: int) -> None:
     calls = [
@@ -135,7 +142,7 @@ def test_calls_in_text_become_calls(format: str, size: int) -> None:
     assert stream.reason == "tool_calls"
 
 
-@pytest.mark.parametrize("format", TEXT_FORMATS)
+@pytest.mark.parametrize("format", TEXT_AND_CALLS)
 @pytest.mark.parametrize("size", [1, 5, 1000])
 def test_tool_choice_none_leaks_no_markup(format: str, size: int) -> None:
     spec = registry.get(format)
@@ -564,6 +571,23 @@ def test_the_strongest_repair_of_all_choices_counts(texts: list[str], mended: st
     assert one.mended == mended
     fed(one, *last)
     assert one.mended == mended, "the log reads it after the end"
+
+
+@pytest.mark.parametrize(("unmarked", "level"), [*product((False, True), ("none", "lexical", "schema"))])
+def test_a_call_without_marks_is_told_beside_the_strongest_repair(unmarked: bool, level: Mended) -> None:
+    told = ", ".join((["unmarked"] if unmarked else []) + ([level] if level != "none" else [])) or "none"
+    assert told in MENDED
+    assert dict(WHOLE_HEADERS[told])[b"x-ctxgate-mended"] == told.encode()
+    one = answer("hermes", n=2)
+    fed(one, payload("Hi"), payload("Hi", index=1))
+    one.choices[0].normalizer.unmarked, one.choices[1].normalizer.mended = unmarked, level
+    assert one.mended == told
+    ended = [json.loads(each) for index in (0, 1) for each in fed(one, payload(reason="stop", index=index))]
+    found = [chunk.get("ctxgate", {}).get("mended", "none") for chunk in ended]
+    assert found == ["unmarked" if unmarked else "none", level], "each choice tells of its own calls"
+    assert one.mended == told, "the log reads it after the end"
+    repaired = repairs(one)
+    assert (repaired.mended if repaired is not None else "none") == told
 
 
 def test_what_stands_beside_the_text_stays_when_the_text_changes() -> None:

@@ -49,7 +49,7 @@ def test_exit_codes() -> None:
     shown = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE, re.MULTILINE)}
     assert shown == {
         *(commands.OK, commands.REGRESSION, commands.USAGE, commands.UNREACHABLE, commands.INCOMPLETE),
-        *(commands.NOT_COMPARABLE, commands.INTERRUPTED),
+        *(commands.NOT_COMPARABLE, commands.CALLS_AS_TEXT, commands.INTERRUPTED),
     }
     assert {int(code) for code in re.findall(r"^  (\d+) ", cli.EPILOG, re.MULTILINE)} == shown
 

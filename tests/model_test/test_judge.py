@@ -11,9 +11,10 @@ import pytest
 from gateway.features.evaluation.model_test.answers import Answer, NotAnAnswer, RawCall, Stream, read_whole
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Expect, Step, load, read_tools
 from gateway.features.evaluation.model_test.fake import chunks, whole
-from gateway.features.evaluation.model_test.judge import KINDS, blame, judge, leaked, schema_fault
+from gateway.features.evaluation.model_test.judge import KINDS, blame, judge, schema_fault
 from gateway.features.evaluation.model_test.matchers import BadRule, matcher
 from gateway.features.evaluation.model_test.request import Settings, body, own_names
+from normalizers.unread import unread_call
 
 CORE = {case.id: case for case in load(SUITES / "core").cases}
 
@@ -185,7 +186,7 @@ def test_the_first_token_may_be_of_any_kind() -> None:
     ],
 )
 def test_leaks(text: str, found: bool) -> None:
-    assert (leaked(text, ["f"]) is not None) is found
+    assert (unread_call(text, ["f"]) is not None) is found
 
 
 def answered(id: str, *calls: tuple[str, dict[str, Any]], content: str = "", **fields: Any) -> str | None:

@@ -174,7 +174,7 @@ def _difference(row: Row, source: Source, message: Message, names: list[str]) ->
                 content = content.removeprefix(opening).strip()
         if message.content.strip() != content:
             return f"content {message.content!r}, not {content!r}"
-    reasoning = (expected["reasoning"] or "").strip()
+    reasoning = (expected["reasoning"] or "").removeprefix(source.prompted).strip()
     if "reasoning" in asserts and message.reasoning.strip() != reasoning:
         return f"reasoning {message.reasoning!r}, not {reasoning!r}"
     return ""

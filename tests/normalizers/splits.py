@@ -34,9 +34,12 @@ def policy(spec: FormatSpec | str, unknown_tools: Literal["refuse", "forward"]) 
     return _policy(get(spec) if isinstance(spec, str) else spec, unknown_tools)
 
 
-def splits(text: str, *, random_splits: int = 5, seed: int = 7) -> Iterator[list[str]]:
+def splits(text: str, *, random_splits: int = 5, seed: int = 7, cuts: bool = False) -> Iterator[list[str]]:
+    """The text whole, character by character and in random pieces; with `cuts` also cut in two at each place."""
     yield [text]
     yield list(text)
+    if cuts:
+        yield from ([text[:at], text[at:]] for at in range(1, len(text)))
     source = random.Random(f"{seed}{text}")
     for _ in range(random_splits):
         pieces, at = [], 0
@@ -54,11 +57,12 @@ def parse(
     /,
     *,
     random_splits: int = 5,
+    cuts: bool = False,
     **options: Any,
 ) -> Message:
     """The folded message. Asserts that every split gives the same events."""
     whole: list[Event] | None = None
-    for pieces in splits(text, random_splits=random_splits):
+    for pieces in splits(text, random_splits=random_splits, cuts=cuts):
         events = coalesce(run(spec, pieces, tools, **options))
         if whole is None:
             whole = events

@@ -61,14 +61,18 @@ TOOLS: list[Json] = [
     },
 ]
 NAMES = {tool["name"] for tool in TOOLS}
-GUARDED = [name for name in registry.names() if guarded(registry.get(name), TOOLS) is not None]
+GUARDS = {name: guarded(registry.get(name), TOOLS) for name in registry.names()}
+GUARDED = [name for name, guard in GUARDS.items() if guard is not None and guard.marked]
 
 
 def test_the_formats_with_a_guard() -> None:
     without = {"native_json", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
     assert {name for name in registry.names() if name not in GUARDED} == without
+    assert {name for name, guard in GUARDS.items() if guard is None} == {"native_json", "harmony"}
     # Its mark is a word of prose, which only a strict tool is worth.
-    assert guarded(registry.get("phi4"), TOOLS[:3]) is None
+    phi4 = guarded(registry.get("phi4"), TOOLS[:3])
+    assert phi4 is not None
+    assert not phi4.marked
 
 
 def read_once(spec: FormatSpec, text: str) -> None:
@@ -144,9 +148,9 @@ def sampled(matching: Any, random: Random, begin: str, size: int, ends: Sequence
     while True:
         mask = matching.compute_bitmask()
         over = len(text) - len(begin) >= size
-        if mask[32] & 1 and (over or random.random() < 0.02):
-            return text.decode()
         allowed = [code for code in range(256) if mask[code >> 3] >> (code & 7) & 1]
+        if mask[32] & 1 and (over or not allowed or random.random() < 0.02):
+            return text.decode()
         plain = [code for code in allowed if 32 <= code < 127] or allowed
         piece = bytes([random.choice(plain)])
         if over:

@@ -110,6 +110,47 @@ def test_words_that_were_not_kept_are_said_to_be_so_with_the_cure(page: Page, ga
     assert f"{gateway.url}/-" in text
 
 
+def test_a_call_that_nobody_read_is_marked(page: Page, gateway: Gateway, upstream: Upstream) -> None:
+    async def unread(exchange: Exchange) -> None:
+        await exchange.whole(completion("[TOOL_CALL] get_weather in Paris, please"))
+
+    upstream.script = unread
+    ids = []
+    for body in ({**QUESTION, "model": "m"}, {**QUESTION, "model": "m", "tools": []}):
+        gateway.ask("POST", "/-/chat/completions", body)
+        ids.append(gateway.ask("GET", "/-/requests?limit=1").json["requests"][0]["id"])
+    page.open(gateway.url)
+    page.reads("call in text")
+    page.choose("select[aria-label=Outcome]", "unread")
+    page.wait("document.querySelectorAll('tbody tr').length === 1")
+    assert page.js("document.querySelector('tbody tr a').textContent") == str(ids[0])
+    assert "repaired" not in page.js("document.querySelector('tbody tr').innerText")
+    page.choose("select[aria-label=Outcome]", "ok")
+    page.wait("document.querySelectorAll('tbody tr').length > 0")
+    assert "call in text" not in page.js("document.querySelector('tbody').innerText")
+    page.open(f"{gateway.url}/#/live?id={ids[0]}")
+    page.reads("call in text", "It looks like a tool call, but the client got text.", "docs/unread-calls.md")
+    page.open(f"{gateway.url}/#/live?id={ids[1]}")
+    assert "It looks like a tool call" not in page.reads("What happened", "ok")
+
+
+def test_what_was_mended_is_said_in_words(page: Page, gateway: Gateway) -> None:
+    gateway.chat()
+    page.open(gateway.url)
+    page.wait("document.querySelectorAll('tbody tr').length > 0")
+    for mended, words in (
+        ("unmarked", "repaired: marks of a call"),
+        ("unmarked, lexical", "repaired: marks of a call, spelling of a call"),
+        ("schema", "repaired: types of a call"),
+    ):
+        entry = json.dumps({"mended": mended})
+        page.js(
+            'import("/ui/base.js").then(({state, changed}) => { state.requests = state.requests.map('
+            f"(one, at) => (at ? one : {{...one, ...{entry}}})); changed(); }})"
+        )
+        page.wait(f"document.querySelector('tbody tr').innerText.includes({json.dumps(words)})")
+
+
 def test_an_empty_gateway_says_how_to_begin(page: Page, upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
     with started(tmp_path, configuration(upstream, tmp_path, test_model)) as gateway:
         page.open(gateway.url)

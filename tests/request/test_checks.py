@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.request import checks
 from gateway.request.checks import AnswerBuffer, Check, with_contents
-from gateway.request.constraints import Constraint, allowed_tools, constraint
+from gateway.request.constraints import Constraint, constraint, named_tool
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
 
@@ -209,25 +209,20 @@ NAMED = {"type": "function", "function": {"name": "b"}}
 
 
 @pytest.mark.parametrize(
-    ("choice", "named", "tools", "mode"),
+    ("choice", "named"),
     [
-        ("auto", True, None, None),
-        (NAMED, False, None, None),
-        (NAMED, True, ["b"], None),
-        ({"function": {"name": "b"}}, True, ["b"], None),
-        ({"type": "a", "name": "b"}, True, ["b"], None),
-        ({"type": "tool", "name": "b"}, False, None, None),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": [NAMED]}}, False, ["b"], "auto"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [NAMED]}}, False, ["b"], "required"),
-        ({"type": "allowed_tools", "mode": "required", "tools": [tool("a"), tool("c")]}, False, ["a", "c"], "required"),
-        ({"type": "allowed_tools", "allowed_tools": {"mode": "auto"}}, False, None, "auto"),
+        ("auto", False),
+        ("required", False),
+        (NAMED, True),
+        ({"function": {"name": "b"}}, True),
+        ({"type": "a", "name": "b"}, True),
+        ({"type": "function", "function": {"name": "d"}}, False),
     ],
 )
-def test_the_tools_that_a_choice_leaves(choice: Any, named: bool, tools: list[str] | None, mode: str | None) -> None:
+def test_a_named_tool_is_all_that_is_left(choice: Any, named: bool) -> None:
     asked = request(tools=[tool("a"), tool("b"), tool("c")], tool_choice=choice)
-    found = {name: json.loads(bytes(value)) for name, value in allowed_tools(asked, named=named).items()}
-    left = found.get("tools")
-    assert (left and [each["function"]["name"] for each in left], found.get("tool_choice")) == (tools, mode)
+    found = {name: json.loads(bytes(value)) for name, value in named_tool(asked).items()}
+    assert found == ({"tools": [tool("b")]} if named else {})
 
 
 # Bounds

@@ -33,6 +33,7 @@ from gateway.provider import (
     Usage,
 )
 from gateway.server.http import Request
+from gateway.wire.allowed_tools import freed
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Text, pieces
 from gateway.wire.pieces import Usage as Used
@@ -199,8 +200,8 @@ class RemoteTurn:
         fields |= {"stream": True, "stream_options": {"include_usage": True}}
         if limit is not None:
             fields["max_tokens"] = limit
-        if asked and fields.get("tool_choice") not in (None, "auto", "none"):
-            fields["tool_choice"] = "auto"  # the call that was required has been made
+        if asked and "tool_choice" in fields:
+            fields["tool_choice"] = freed(fields["tool_choice"])
         chat = ChatRequest.parse(encode(fields), "responses")
         chat.caller = answer.chat.caller
         run = await self._request.gateway.chat(chat)

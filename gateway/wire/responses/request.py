@@ -13,6 +13,7 @@ from msgspec import UNSET, Struct, UnsetType, field
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
+from gateway.wire.allowed_tools import ALLOWED_TOOLS, check_function, choice_of, listed, mode_of, name_of
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
 
@@ -278,13 +279,11 @@ def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs or 0}
     if request.text is not None and request.text.format is not None:
         fields |= _response_format(request.text.format)
-    declared = tools.declared
-    if request.tool_choice is not None:
-        declared, fields["tool_choice"] = _tool_choice(request.tool_choice, tools)
-    if declared:
-        fields["tools"] = declared
-    else:
-        fields.pop("tool_choice", None)
+    choice = None if request.tool_choice is None else _tool_choice(request.tool_choice, tools)
+    if tools.declared:
+        fields["tools"] = tools.declared
+        if choice is not None:
+            fields["tool_choice"] = choice
     return fields
 
 
@@ -301,35 +300,50 @@ def _response_format(format: TextFormat) -> dict[str, Any]:
     return {"response_format": {"type": "json_schema", "json_schema": schema}}
 
 
-def _tool_choice(choice: str | Item, tools: ToolTable) -> tuple[list[Item], Any]:
-    """The tools that the model may call, and chat's `tool_choice`."""
+def _tool_choice(choice: str | Item, tools: ToolTable) -> Any:
+    """Chat's `tool_choice`."""
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
             raise _invalid("tool_choice", f"tool_choice: must be auto, none or required, not {choice!r}")
         if choice == "required" and not tools.declared:
             raise _invalid("tool_choice", "tool_choice: required needs at least one callable tool")
-        return tools.declared, choice
+        return choice
     kind = choice.get("type")
-    if kind == "allowed_tools":
-        allowed = [_named(one) for one in choice.get("tools") or () if isinstance(one, Mapping)]
-        callable_tools = [tool for tool in tools.declared if tool["function"]["name"] in allowed]
-        return callable_tools, choice.get("mode", "auto")
+    if kind == ALLOWED_TOOLS:
+        return choice_of(_allowed(choice, tools), mode_of(choice, "tool_choice"))
     if kind == "mcp":
-        return _of_server(choice, tools), "required"
+        return choice_of(_of_server(choice, "tool_choice", tools), "required")
     if kind in ("function", "custom"):
-        return tools.declared, {"type": "function", "function": {"name": _named(choice)}}
+        return {"type": "function", "function": {"name": _named(choice)}}
     raise _invalid("tool_choice", f"tool_choice: tools of type {kind!r} are not supported")
 
 
-def _of_server(choice: Item, tools: ToolTable) -> list[Item]:
+def _allowed(choice: Item, tools: ToolTable) -> list[str]:
+    """The names of the functions that the model may call."""
+    declared = [tool["function"]["name"] for tool in tools.declared]
+    names: list[str] = []
+    for entry, place in listed(choice, "tool_choice"):
+        kind = entry.get("type", "function")
+        if kind == "mcp":
+            names += _of_server(entry, place, tools)
+        elif kind not in tools.dropped:
+            if kind != "custom":
+                check_function(entry, place)
+            names.append(name_of({**entry, "name": _named(entry)}, place, declared))
+    if not names:
+        raise _invalid("tool_choice.tools", "tool_choice.tools: nobody can run any of them: list a function")
+    return names
+
+
+def _of_server(choice: Item, place: str, tools: ToolTable) -> list[str]:
     label, name = choice.get("server_label"), choice.get("name")
     found = []
     for tool in tools.declared:
         remote = tools.remote(tool["function"]["name"])
         if remote is not None and remote[0] == label and name in (None, remote[1]):
-            found.append(tool)
+            found.append(tool["function"]["name"])
     if not found:
-        raise _invalid("tool_choice", "tool_choice: names no tool of an MCP server that the model may call")
+        raise _invalid(place, f"{place}: names no tool of an MCP server that the model may call")
     return found
 
 

@@ -10,13 +10,13 @@ temperature can write bytes that aren't text.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from normalizers.spec import MAX_CALLS, FormatSpec, NamedSyntax
 from normalizers.write.grammar.formats import FORMS
 from normalizers.write.grammar.gbnf import literal
-from normalizers.write.grammar.guards import REASONING, START, guard
+from normalizers.write.grammar.guards import REASONING, START, guard, has_marks
 from normalizers.write.grammar.rules import MAX_TEXT, Rules, TooLarge
 from normalizers.write.grammar.schemas import Schema
 from normalizers.write.grammar.values import FREE_ORDER, Values
@@ -26,16 +26,26 @@ __all__ = ["Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
 MAX_GUARD = 64_000
 """Characters of a grammar for calls that the model decides on. An engine compiles it anew for each request."""
 
+_GUARDS = ((FREE_ORDER, True), (2, True), (0, True), (0, False))
+"""What to try until the grammar is small enough: how many keys may come in any order, and whether unmarked calls have a
+guard."""
+
 Notation = Literal["gbnf", "lark"]
 """`gbnf` is llama.cpp's; `lark` is llguidance's dialect of Lark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """in_reasoning: the grammar of an answer that begins within the model's reasoning; None if the format has none."""
+    """in_reasoning: the grammar of an answer that begins within the model's reasoning; None if the format has none.
+
+    marked, unmarked: whether every call behind a mark of the format, and every call without marks that begins the
+    answer, is sure to be readable.
+    """
 
     text: str
     in_reasoning: str | None = None
+    marked: bool = True
+    unmarked: bool = False
 
 
 def grammar(
@@ -72,23 +82,28 @@ def grammar(
 def guarded(
     spec: FormatSpec, tools: Sequence[Schema], *, calls: int = MAX_CALLS, notation: Notation = "gbnf"
 ) -> Grammar | None:
-    """Free text in which every call that a mark begins is one that the format's reader reads, of a declared tool.
+    """Free text in which every call that a mark begins, or that begins the answer, is one that the format's reader
+    reads, of a declared tool.
 
-    None if the format has no such grammar, or it would be larger than MAX_GUARD and no tool is strict. Raises TooLarge.
+    None if there is nothing to guard, or the grammar would be larger than MAX_GUARD and no tool is strict. Raises
+    TooLarge.
     """
     functions = _functions(tools, None)
-    if len(functions) != len(tools):
+    if not functions or len(functions) != len(tools):
         return None
     exact = any(function.get("strict") is True for function in functions)
     limit = MAX_TEXT if exact else MAX_GUARD
-    for free_order in (FREE_ORDER, 2, 0):
-        rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec), limit=limit, free_order=free_order)
+    marks = _marks(spec) if has_marks(spec, any_mark=exact) else ()
+    for free_order, unmarked in _GUARDS:
+        rules = Values(python=spec.dialect == "pythonic", marks=marks, limit=limit, free_order=free_order)
         try:
-            if not functions or not guard(rules, spec, functions, several=calls > 1, any_mark=exact):
+            found = guard(rules, spec, functions, several=calls > 1, any_mark=exact, unmarked=unmarked)
+            if not (found.marked or found.unmarked):
                 return None
-            return _written(rules, START, REASONING if spec.think else None, notation)
+            written = _written(rules, START, REASONING if spec.think else None, notation)
+            return replace(written, marked=found.marked, unmarked=found.unmarked)
         except TooLarge:
-            if exact and not free_order:
+            if exact and not unmarked:
                 raise
     return None
 

@@ -19,7 +19,7 @@ NO_SENSE = "\\x00-\\x08\\x0b\\x0c\\x0e-\\x1f\\x7f"
 def moves(literals: tuple[str, ...]) -> tuple[tuple[str, Moves], ...]:
     """For each beginning of a literal, "" first, the moves from there (Aho and Corasick's automaton)."""
     whole = frozenset(literals)
-    cut = {text[:size] for text in literals for size in range(len(text))}
+    cut = {"", *(text[:size] for text in literals for size in range(len(text)))}
     beginnings = sorted(cut, key=lambda text: (len(text), text))
     known = frozenset(beginnings)
     following: dict[str, set[str]] = {beginning: set() for beginning in beginnings}
@@ -55,7 +55,7 @@ def states(
     """
     never_held = frozenset(dead) - ends.keys()
     table = moves((*ends, *sorted(never_held)))
-    names = {state: f"{name}-{number}" if number else name for number, (state, _) in enumerate(table)}
+    names = state_names(name, table)
     backslash = ("\\",) if escape else ()
     rules = {}
     for state, steps in table:
@@ -70,6 +70,11 @@ def states(
         body = " | ".join(choices)
         rules[names[state]] = f"({body})?" if may_end else body
     return rules
+
+
+def state_names(name: str, table: Iterable[tuple[str, Moves]]) -> dict[str, str]:
+    """The rule of each state of `moves`; `name` is that of the first."""
+    return {state: f"{name}-{number}" if number else name for number, (state, _) in enumerate(table)}
 
 
 ANY = "[^" + NO_SENSE + "]"

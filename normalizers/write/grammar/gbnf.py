@@ -23,6 +23,12 @@ def none_of(chars: Iterable[str], ranges: str = "") -> str:
     return f"[^{''.join(_in_class(char) for char in sorted(set(chars)))}{ranges}]"
 
 
+def one_of(chars: Iterable[str]) -> str:
+    """A terminal for any one of these characters."""
+    found = sorted(set(chars))
+    return literal(found[0]) if len(found) == 1 else f"[{''.join(map(_in_class, found))}]"
+
+
 def _in_class(char: str) -> str:
     return f"\\x{ord(char):02x}" if char in '"\\]^-[/' or char < " " else char
 

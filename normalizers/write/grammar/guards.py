@@ -8,19 +8,27 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.write.grammar.formats import parameter_tag, plain
 from normalizers.write.grammar.gbnf import either, literal, none_of
 from normalizers.write.grammar.schemas import Schema, items, not_strings, parameters, properties, strings
+from normalizers.write.grammar.unmarked import begin_unmarked
 from normalizers.write.grammar.values import Values, open_ended
 
-START = "free"
+START = "start"
 """The rule of an answer."""
 
 REASONING = "reasoning"
 """The rule of an answer that begins within the model's reasoning."""
+
+_FREE = "f"
+"""The rule of free text. Its name is short, since it stands in nearly every state of START."""
+
+_NEVER_UNMARKED = ("", "messages")
+"""Dialects of whose answers none begins with a call's object: the engine reads it, or a channel's mark comes first."""
 
 _WORD = re.compile(r"[^\W\d][\w.\-]*")
 _NAME = re.compile(r"(?!functions\.)(?=.*[^\W\d])[\w.\-]+")
@@ -30,39 +38,80 @@ _ANY_KEY = "ANY_KEY"
 _ANY_ID = "[a-zA-Z0-9_-]{1,40}"
 
 
-def guard(
-    rules: Values, spec: FormatSpec, functions: Sequence[Schema], *, several: bool, any_mark: bool = False
-) -> bool:
-    """Adds the rules START and, if the format has reasoning, REASONING. several: more than one call may come. any_mark:
-    a mark may be a word that prose could hold.
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    """Which calls are sure to be read: those behind the format's marks, those without marks at an answer's start."""
 
-    False if the format, or the name of a tool or parameter, is nothing to be sure of.
+    marked: bool
+    unmarked: bool
+
+
+def guard(
+    rules: Values,
+    spec: FormatSpec,
+    functions: Sequence[Schema],
+    *,
+    several: bool,
+    any_mark: bool = False,
+    unmarked: bool = True,
+) -> Guarded:
+    """Adds the rules START and, if the format has reasoning, REASONING, unless there is nothing to guard. several: more
+    than one call may come. any_mark: a mark may be a word that prose could hold. unmarked: guard calls without marks.
+
+    Marked calls have no guard if the format, or the name of a tool or parameter, is nothing to be sure of.
     """
-    regions = _REGIONS.get(spec.dialect)
-    # Where the prompt writes the first mark, what follows it may be text.
-    if spec.begun or regions is None or not (any_mark or all(map(_is_mark, (*spec.open, *spec.begins)))):
-        return False
+    if spec.begun:
+        # The prompt writes the first mark, so what follows it may be text.
+        return Guarded(False, False)
     rules.exact = False
-    bodies = regions(rules, spec, functions, several)
-    if not bodies:
-        return False
-    rest = START
+    bodies = _bodies(rules, spec, functions, several, any_mark)
+    unmarked = unmarked and spec.unmarked != "never" and spec.dialect not in _NEVER_UNMARKED
+    if not bodies and not unmarked:
+        return Guarded(False, False)
+    rest = _FREE
     dead: tuple[str, ...] = ()
-    if not several:
+    if bodies and not several:
         rest, dead = "rest", tuple(bodies)
-    reasoning = {opening: f"{REASONING}-{number}" for number, (opening, _) in enumerate(spec.think)}
     ws = rules.shared("ws")
     after = _after(spec, rest, bodies if several else {}, ws)
-    rules.free(START, {mark: f"{body} {ws}? {after}" for mark, body in bodies.items()} | reasoning)
-    if not several:
-        rules.free(rest, {mark: f"{name}-rest" for mark, name in reasoning.items()}, dead)
-    for number, (_, closing) in enumerate(spec.think):
-        rules.free(f"{REASONING}-{number}", {closing: START})
-        if not several:
-            rules.free(f"{REASONING}-{number}-rest", {closing: rest})
+    marks = {mark: f"{body} {ws}? {after}" for mark, body in bodies.items()}
+    thoughts = _reasoning(rules, spec, "thought", _FREE)
+    marks |= thoughts
+    rules.free(_FREE, marks)
+    if rest != _FREE:
+        rules.free(rest, _reasoning(rules, spec, "thought-rest", rest), dead)
+    if unmarked:
+        thoughts = _reasoning(rules, spec, "thought-first", START)
+        results = spec.unmarked == "last"
+        unmarked = begin_unmarked(
+            rules, START, _FREE, functions, after=marks, reasoning=thoughts, several=several, results=results
+        )
+    if not unmarked:
+        rules.add(START, _FREE)
     if spec.think:
-        rules.add(REASONING, f"{REASONING}-0")
-    return True
+        rules.add(REASONING, thoughts[spec.think[0][0]])
+    return Guarded(bool(bodies), unmarked)
+
+
+def _bodies(
+    rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool, any_mark: bool
+) -> dict[str, str]:
+    """A region's body after each mark that may begin it; none if that is nothing to be sure of."""
+    return _REGIONS[spec.dialect](rules, spec, functions, several) if has_marks(spec, any_mark=any_mark) else {}
+
+
+def _reasoning(rules: Values, spec: FormatSpec, name: str, then: str) -> dict[str, str]:
+    """The rule of the reasoning behind each mark that opens it. then: what follows its end."""
+    found = {}
+    for number, (opening, closing) in enumerate(spec.think):
+        found[opening] = rules.free(f"{name}-{number}", {closing: then})
+    return found
+
+
+def has_marks(spec: FormatSpec, *, any_mark: bool = False) -> bool:
+    """Whether calls of that format can be told from text by what begins them."""
+    marks = (*spec.open, *spec.begins)
+    return spec.dialect in _REGIONS and bool(marks) and (any_mark or all(map(_is_mark, marks)))
 
 
 def _is_mark(text: str) -> bool:

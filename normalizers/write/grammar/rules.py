@@ -33,6 +33,60 @@ _ESCAPES = {
 _NAME = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)')
 
 
+_SHARED = {
+    # Excludes lone surrogates.
+    "code": "[0-9a-cefA-CEF] hex{3} | [dD] [0-7] hex{2}",
+    "hex": "[0-9a-fA-F]",
+    "escape": _JSON_ESCAPE,
+    "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{INT_DIGITS}}})',
+    "number": f'integer ("." [0-9]{{1,{INT_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
+    "boolean": '"true" | "false"',
+    "null": '"null"',
+    "array": '"[" (value (", " value)*)? "]"',
+    "object": '"{" (member (", " member)*)? "}"',
+    "member": 'string ": " value',
+    "value": "string | number | boolean | null | array | object",
+    "ws": r'" "{1,2} | ("\x0a" | "\x0d\x0a"){1,2} [ \t]{0,32}',
+    "comma": 'ws? "," ws?',
+    "colon": 'ws? ":" ws?',
+    "loose-escape": _ANY_ESCAPE,
+    "loose-integer": "integer",
+    "loose-number": "number",
+    "loose-string": "double | single",
+    "loose-boolean": '"true" | "false" | "True" | "False"',
+    "loose-null": '"null" | "None"',
+    "loose-array": '"[" ws? (loose-value (comma loose-value)* comma?)? ws? "]"',
+    "loose-object": '"{" ws? (loose-member (comma loose-member)* comma?)? ws? "}"',
+    "loose-member": "(double | single) colon loose-value",
+    "loose-value": "loose-string | number | loose-boolean | loose-null | loose-array | loose-object",
+}
+_QUOTED = {
+    "string": ('"', _JSON_ESCAPE),
+    "double": ('"', _ANY_ESCAPE),
+    "single": ("'", _ANY_ESCAPE),
+    "three-double": ('"' * 3, _ANY_ESCAPE),
+    "three-single": ("'" * 3, _ANY_ESCAPE),
+    "python-string": ('"', _PYTHON_ESCAPE),
+}
+_IN_PYTHON = ("escape", "string", "boolean", "null", "array", "object", "member", "value")
+_LOOSE_IN_PYTHON = ("loose-string", "loose-array", "loose-object", "loose-member", "loose-value")
+
+
+def _in_python(body: str) -> str:
+    """The same expression with the rules for Python's spelling."""
+    names = (*_LOOSE_IN_PYTHON, *_IN_PYTHON)
+    return re.sub(rf"(?<![\w\"-])({'|'.join(names)})(?![\w\"-])", r"python-\1", body)
+
+
+_SHARED |= {f"python-{name}": _in_python(_SHARED[name]) for name in (*_IN_PYTHON, *_LOOSE_IN_PYTHON) if name in _SHARED}
+_SHARED |= {
+    "python-escape": _PYTHON_ESCAPE,
+    "python-boolean": '"True" | "False"',
+    "python-null": '"None"',
+    "python-loose-string": "double | single | three-double | three-single",
+}
+
+
 class TooLarge(Exception):
     """The grammar grows beyond its bound; the message says so."""
 
@@ -40,9 +94,9 @@ class TooLarge(Exception):
 class Rules:
     """The rules written so far, by name.
 
-    python: spell values as Python literals. marks: literals that no string may hold. limit: characters of all rules;
-    one more raises TooLarge. exact: write values in one spelling, as a schema has them; otherwise in every spelling
-    that the readers take.
+    python: spell values as Python literals, not as JSON. marks: literals that no string may hold. limit: characters of
+    all rules; one more raises TooLarge. exact: write values in one spelling, as a schema has them; otherwise in every
+    spelling that the readers take. `python` and `exact` may change from one rule to the next.
     """
 
     def __init__(self, *, python: bool, marks: Iterable[str] = (), limit: int = MAX_TEXT) -> None:
@@ -51,45 +105,13 @@ class Rules:
         self.marks = tuple(dict.fromkeys(mark[:MARK_SIZE] for mark in marks))
         self._limit = self._left = limit
         self._rules: dict[str, str] = {}
+        self._by_body: dict[str, str] = {}
+        """The name of the rule that `rule` added with that body."""
         self._numbers: dict[str, int] = {}
         """The last number of each name that several rules wanted."""
         self._gbnf_alone: set[str] = set()
         self._lark_alone: dict[str, str] = {}
         self.lexemes: dict[str, Lexeme] = {}
-        self._shared = {
-            # Excludes lone surrogates.
-            "code": "[0-9a-cefA-CEF] hex{3} | [dD] [0-7] hex{2}",
-            "hex": "[0-9a-fA-F]",
-            "escape": _PYTHON_ESCAPE if python else _JSON_ESCAPE,
-            "integer": f'"-"? ("0" | [1-9] [0-9]{{0,{INT_DIGITS}}})',
-            "number": f'integer ("." [0-9]{{1,{INT_DIGITS}}})? ([eE] [-+]? [0-9]{{1,2}})?',
-            "boolean": '"True" | "False"' if python else '"true" | "false"',
-            "null": '"None"' if python else '"null"',
-            "array": '"[" (value (", " value)*)? "]"',
-            "object": '"{" (member (", " member)*)? "}"',
-            "member": 'string ": " value',
-            "value": "string | number | boolean | null | array | object",
-            "ws": r'" "{1,2} | ("\x0a" | "\x0d\x0a"){1,2} [ \t]{0,32}',
-            "comma": 'ws? "," ws?',
-            "colon": 'ws? ":" ws?',
-            "loose-escape": _ANY_ESCAPE,
-            "loose-integer": "integer",
-            "loose-number": "number",
-            "loose-string": " | ".join(("double", "single", *(("three-double", "three-single") if python else ()))),
-            "loose-boolean": '"true" | "false" | "True" | "False"',
-            "loose-null": '"null" | "None"',
-            "loose-array": '"[" ws? (loose-value (comma loose-value)* comma?)? ws? "]"',
-            "loose-object": '"{" ws? (loose-member (comma loose-member)* comma?)? ws? "}"',
-            "loose-member": "(double | single) colon loose-value",
-            "loose-value": "loose-string | number | loose-boolean | loose-null | loose-array | loose-object",
-        }
-        self._quoted = {
-            "string": ('"', _PYTHON_ESCAPE if python else _JSON_ESCAPE),
-            "double": ('"', _ANY_ESCAPE),
-            "single": ("'", _ANY_ESCAPE),
-            "three-double": ('"' * 3, _ANY_ESCAPE),
-            "three-single": ("'" * 3, _ANY_ESCAPE),
-        }
 
     def text(self, root: str) -> str:
         """All rules as GBNF."""
@@ -116,18 +138,20 @@ class Rules:
 
     def shared(self, name: str) -> str:
         """Add a rule that every grammar may use, and those that it needs."""
-        if not self.exact and f"loose-{name}" in self._shared:
+        if not self.exact and f"loose-{name}" in _SHARED:
             name = f"loose-{name}"
+        if self.python and f"python-{name}" in (*_SHARED, *_QUOTED):
+            name = f"python-{name}"
         self._need(name)
         return name
 
     def _need(self, name: str) -> None:
         if name in self._rules or name in self.lexemes:
             return
-        if name in self._quoted:
-            self._add_quoted(name, *self._quoted[name])
+        if name in _QUOTED:
+            self._add_quoted(name, *_QUOTED[name])
             return
-        body = self._shared[name]
+        body = _SHARED[name]
         self.add(name, body)
         for word in re.findall(r"[a-z][a-z-]*", re.sub(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', " ", body)):
             self._need(word)
@@ -146,7 +170,7 @@ class Rules:
 
     def _add_quoted(self, name: str, quote: str, escape: str) -> None:
         loose = escape == _ANY_ESCAPE
-        slashed = "loose-escape" if loose else "escape"
+        slashed = "loose-escape" if loose else "python-escape" if escape == _PYTHON_ESCAPE else "escape"
         self._need(slashed)
         plain = NO_SENSE if loose else NO_CONTROL
         written = "\\x22" if quote[0] == '"' else "'"
@@ -154,17 +178,12 @@ class Rules:
         regex = f"{written * len(quote)}({chars}|{_ESCAPES[escape]})*{written * len(quote)}"
         self.lexemes[name] = Lexeme(regex, holding(self.marks), lazy=len(quote) > 1)
         self.add(name, f"{literal(quote)} {name}-rest")
-        self._add_states(states(f"{name}-rest", {quote: ""}, self.marks, escape=slashed, never=plain))
-
-    def _add_states(self, found: Mapping[str, str]) -> None:
-        for name, body in found.items():
-            self.add(name, body)
-            self._gbnf_alone.add(name)
+        self.add_states(states(f"{name}-rest", {quote: ""}, self.marks, escape=slashed, never=plain))
 
     def until(self, hint: str, end: str, dead: Iterable[str]) -> str:
         """A rule for text up to and with the literal `end`, which holds none of the `dead` ones."""
         name, dead = self._free(hint), tuple(dead)
-        self._add_states(states(name, {end: ""}, dead))
+        self.add_states(states(name, {end: ""}, dead))
         self._gbnf_alone.discard(name)
         self.lexemes[name] = Lexeme(f"{ANY}*{quoted(end)}", holding(dead), lazy=True)
         return name
@@ -172,20 +191,41 @@ class Rules:
     def free(self, name: str, after: Mapping[str, str], dead: Iterable[str] = ()) -> str:
         """A rule for any text that may end anywhere, with an expression for what follows each of the literals."""
         dead = tuple(dead)
-        self._add_states(states(name, after, dead, may_end=True, never=""))
-        tail = f"{name}-tail"
-        self.lexemes[tail] = Lexeme("(?s:.+)", holding(dead))
-        choices = [f"{tail}?"]
-        for number, (mark, follows) in enumerate(after.items()):
-            self.lexemes[f"{name}-to-{number}"] = Lexeme(f"(?s:.*){quoted(mark)}", holding(dead), lazy=True)
-            choices.append(f"{name}-to-{number} {follows}")
-        self._lark_alone[name] = " | ".join(choices)
+        self.add_states(states(name, after, dead, may_end=True, never=""))
+        self.add_lark(name, self.free_lexemes(name, after, holding(dead)))
         return name
 
+    def free_lexemes(self, name: str, after: Mapping[str, str], but: str) -> str:
+        """The same for Lark alone, as an expression. but: a regular expression of the beginnings to leave out."""
+        tail = f"{name}-tail"
+        self.lexemes[tail] = Lexeme("(?s:.+)", but)
+        choices = [f"{tail}?"]
+        for number, (mark, follows) in enumerate(after.items()):
+            self.lexemes[f"{name}-to-{number}"] = Lexeme(f"(?s:.*){quoted(mark)}", but, lazy=True)
+            choices.append(f"{name}-to-{number} {follows}")
+        return " | ".join(choices)
+
+    def add_states(self, found: Mapping[str, str]) -> None:
+        """Add rules for GBNF alone."""
+        for name, body in found.items():
+            self.add(name, body)
+            self._gbnf_alone.add(name)
+
+    def add_lark(self, name: str, body: str) -> None:
+        """Add a rule for Lark alone, in place of that for GBNF if there is one of that name."""
+        self._lark_alone[name] = body
+
     def rule(self, hint: str, body: str) -> str:
-        """Add a rule for `body`; returns its name."""
+        """The name of a rule for `body`: a new one with `hint` in its name, or an earlier one."""
+        if (name := self._by_body.get(body)) is None:
+            name = self._by_body[body] = self._free(hint)
+            self.add(name, body)
+        return name
+
+    def reserved(self, hint: str) -> str:
+        """The name of a new rule, to be added under it."""
         name = self._free(hint)
-        self.add(name, body)
+        self._rules[name] = ""
         return name
 
     def _free(self, hint: str) -> str:

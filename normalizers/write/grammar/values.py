@@ -48,7 +48,8 @@ class Values(Rules):
         super().__init__(python=python, marks=marks, limit=limit)
         self._rare = frozenset(map(_rarest, self.marks))
         self._free_order = free_order
-        self._refs: dict[tuple[int, str, bool], str] = {}
+        self._refs: dict[tuple[int, str, bool, bool], str] = {}
+        self._constants: set[str] = set()
         self._size = 0
         self._depth = 0
 
@@ -58,8 +59,11 @@ class Values(Rules):
             spelled = {_spelled(value, python=True), _spelled(value, python=False)}
             if isinstance(value, str) and not any(char in "'\\" or char < " " for char in value):
                 spelled.add(f"'{value}'")
-        self._spend(sum(map(len, spelled)))
-        return either([literal(text) for text in sorted(spelled)])
+        found = either([literal(text) for text in sorted(spelled)])
+        if found not in self._constants:
+            self._constants.add(found)
+            self._spend(len(found))
+        return found
 
     def value(self, schema: object, root: Schema, hint: str) -> str:
         """An expression for the values of a schema."""
@@ -106,9 +110,9 @@ class Values(Rules):
                 return self.shared(kind)
 
     def _reference(self, reference: str, root: Schema, hint: str) -> str:
-        key = (id(root), reference, self.exact)
+        key = (id(root), reference, self.exact, self.python)
         if key not in self._refs:
-            name = self._refs[key] = self.rule(reference, "")  # reserves the name: the schema may refer to itself
+            name = self._refs[key] = self.reserved(reference)  # the schema may refer to itself
             self.add(name, self.value(resolved(reference, root), root, hint))
         return self._refs[key]
 
@@ -185,9 +189,16 @@ class Values(Rules):
         return f"{self.constant(key)} {self.shared('colon')} {value}"
 
     def members(
-        self, schema: Schema, root: Schema, hint: str, write: Callable[[str, str], str], separator: str = ", "
+        self,
+        schema: Schema,
+        root: Schema,
+        hint: str,
+        write: Callable[[str, str], str],
+        separator: str = ", ",
+        *,
+        all_required: bool = False,
     ) -> str:
-        """The members of an object, each at most once; with `exact` all of the required ones.
+        """The members of an object, each at most once; with `exact` or `all_required` all of the required ones.
 
         Many exact members come in the schema's order, the required ones first. Many others may repeat.
         """
@@ -195,10 +206,7 @@ class Values(Rules):
         wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
         required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
         keys = [*required, *(key for key in known if key not in wanted)]
-        written = [
-            self.rule(f"{hint}-{key}", write(key, grouped(self.value(known.get(key, ANY), root, f"{hint}-{key}"))))
-            for key in keys
-        ]
+        written = [self.rule(key, write(key, grouped(self.value(known.get(key, ANY), root, key)))) for key in keys]
         if not written:
             return '""'
         if self.exact:
@@ -206,10 +214,13 @@ class Values(Rules):
         else:
             between, last = (self.shared("comma"),) * 2 if separator else (f"{self.shared('ws')}?", "")
         if len(written) <= self._free_order:
-            return self._in_any_order(written, len(required) if self.exact else 0, between, last)
+            return self._in_any_order(written, len(required) if self.exact or all_required else 0, between, last)
         if self.exact:
             return self._in_order(written, len(required), between, hint)
-        any_member = self.rule(f"{hint}-any", either(written))
+        if all_required and required:
+            others = written[len(required) :]
+            return self._with_all(written[: len(required)], self.rule("any", either(others)) if others else "")
+        any_member = self.rule("any", either(written))
         more = f"({between} {any_member})*"
         return f"({any_member} {more}{f' {last}?' if last else ''})?"
 
@@ -243,12 +254,36 @@ class Values(Rules):
             return f"{f' {between} '.join(first)} {rest}".strip()
         return f"({' | '.join(reversed(alternatives))})?"
 
-    def arguments(self, function: Schema) -> str:
-        """A tool's arguments as one JSON object."""
+    def arguments(self, function: Schema, *, all_required: bool = False) -> str:
+        """A tool's arguments as one JSON object. all_required: see `members`."""
         schema = parameters(function)
         if not self.exact and open_ended(schema):
-            return self.shared("object")
-        return self._braced(self.members(schema, schema, function["name"], self.json_member))
+            needed = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
+            if not (all_required and needed):
+                return self.shared("object")
+            written = [self.rule(key, self.json_member(key, self.shared("value"))) for key in needed]
+            return self._braced(self._with_all(written, self.shared("member")))
+        return self._braced(self.members(schema, schema, function["name"], self.json_member, all_required=all_required))
+
+    def _with_all(self, needed: Sequence[str], other: str) -> str:
+        """The needed members, in any order if there are few, with any number of others between them."""
+        comma = self.shared("comma")
+        every = (1 << len(needed)) - 1
+        in_any_order = len(needed) <= self._free_order
+        rests = {every: f"({comma} {other})* {comma}?" if other else f"{comma}?"}
+
+        def choice(taken: int) -> str:
+            """The next needed member, and what follows it, once those with these bits are written."""
+            left = [at for at in range(len(needed)) if not taken >> at & 1]
+            return either([f"{needed[at]} {rest(taken | 1 << at)}" for at in (left if in_any_order else left[:1])])
+
+        def rest(taken: int) -> str:
+            if taken not in rests:
+                before = f"({comma} {other})* " if other else ""
+                rests[taken] = self.rule("o", f"{before}{comma} {choice(taken)}")
+            return rests[taken]
+
+        return f"({other} {comma})* {choice(0)}" if other else choice(0)
 
     def _braced(self, members: str) -> str:
         if self.exact:

@@ -22,7 +22,7 @@ from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
 from gateway.observe.request_log import LEFT, OK, outcome_of
 from gateway.upstream import Response
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.events import AnswerTooLong, Event, EventWriter
 from gateway.wire.sse import EventTooLarge, SSEReader
 
@@ -36,7 +36,7 @@ class OpenAIResponses:
             raise NotOffered("the built-in echo has no server")
         route = gateway.route(ask.model.name)
         # Checks the request as strictly as the other driver.
-        ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
+        chat = ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
         count = route.count("ctx", stream=True)
         route.hold()
@@ -50,6 +50,7 @@ class OpenAIResponses:
             if not isinstance(backend, OpenAIBackend):
                 raise NotOffered(f"a {ask.model.runtime} server has no Responses API")
             fields = {**ask.model.defaults, **ask.fields, "model": ask.model.upstream_name}
+            fields |= {name: decode(value) for name, value in chat.limit().items()}
             response = await _accepted(backend, encode(request(fields)))
         except BaseException as error:
             if not isinstance(error, NotOffered):  # the next driver counts the request

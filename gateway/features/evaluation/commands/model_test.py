@@ -40,6 +40,7 @@ exit codes:
   3    the endpoint can't be reached or doesn't have the model
   4    too many questions without an answer: no score
   5    the baseline was asked or judged in another way
+  6    calls came out as text, without a regression: the output says what to try
   130  interrupted; the same command with the same --out resumes
 """
 

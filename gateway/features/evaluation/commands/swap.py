@@ -38,7 +38,11 @@ TRAFFIC = "traffic"
 
 MODEL_TEST = (sys.executable, "-m", "gateway.cli.model_test")
 
-MEASURED = (0, 1)
+CALLS_AS_TEXT = 6
+PASSED = (0, CALLS_AS_TEXT)
+"""Exit codes of a run without a regression: the table judges calls that came out as text, too."""
+
+MEASURED = (*PASSED, 1)
 """Exit codes of a run that has scores. The active model may miss targets; it only needs scores."""
 
 
@@ -160,7 +164,7 @@ def _by_suite(
         if code not in MEASURED:
             return _stays(code, active, f"{active.name} itself couldn't be tested")
     code = test.run(candidate, out / candidate.name, _absolute(baseline))
-    if code:
+    if code not in PASSED:
         return _stays(code, active, f"{candidate.name} did not pass: see above, and {out / candidate.name}")
     return 0
 

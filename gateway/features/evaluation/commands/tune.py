@@ -277,7 +277,10 @@ def smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any])
         with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
             out = Path(folder)
             own = swap.Test(config.source, "smoke", "").run(model, out / "own", "none")
-            return own in swap.MEASURED and swap.Test(made, "smoke", "").run(model, out / "new", str(out / "own")) == 0
+            return (
+                own in swap.MEASURED
+                and swap.Test(made, "smoke", "").run(model, out / "new", str(out / "own")) in swap.PASSED
+            )
     finally:
         made.unlink(missing_ok=True)
 

@@ -15,12 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Options
 
-from gateway.features.evaluation.model_test import CHECKER, compare, fake, progress, results, run, table, target
+from gateway.features.evaluation.model_test import CHECKER, advice, compare, fake, progress, results, run, table, target
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
 from gateway.features.evaluation.model_test.client import AskFailed, Client, Endpoint
 from gateway.features.evaluation.model_test.request import Settings
 
-OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
+OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, CALLS_AS_TEXT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
 BASELINES = target.BASELINES
 RUNS = target.RUNS / "model-test"
@@ -71,6 +71,9 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
         if baseline is None and args.baseline == "auto" and args.save_baseline is None:
             print("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
         print(f"\n{folder}")
+    if lines := advice.advice(result, [*samples.values()], {case.id: case for case in cases}):
+        print("\n" + "\n".join(lines), file=sys.stderr if args.json else sys.stdout)
+        return CALLS_AS_TEXT if gate.passed or baseline is None else REGRESSION
     return OK if gate.passed else REGRESSION
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from gateway.features.evaluation.model_test.cases import Case, Expect, Json, Ste
 from gateway.features.evaluation.model_test.matchers import Absent
 from gateway.schema.checker import compiled
 from gateway.schema.fault import InvalidSchema, Unchecked
+from normalizers.unread import unread_call
 from normalizers.values.coerce import json_type
 
 UNDECLARED = "unknown_tool"
@@ -112,9 +112,9 @@ def judge(case: Case, step: Step, answer: Answer, before: Sequence[RawCall] = ()
     )
 
 
-def well_formed(answer: Answer, tools: Iterable[str]) -> bool:
+def well_formed(answer: Answer, tools: Collection[str]) -> bool:
     """Whether a client can use it: OpenAI's format, arguments that are an object, no dialect in the text."""
-    if answer.faults or (leaked(answer.content, tools) and UNDECLARED not in answer.warned):
+    if answer.faults or (unread_call(answer.content, tools) and UNDECLARED not in answer.warned):
         return False
     try:
         return all(isinstance(call.parsed(), dict) for call in answer.calls)
@@ -171,7 +171,7 @@ def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | No
             return "not_object", f"{call.name}: {call.arguments[:100]}"
     if unknown := [call.name for call in answer.calls if call.name not in tools]:
         return "unknown_tool", ", ".join(unknown)
-    found = leaked(answer.content, tools)
+    found = unread_call(answer.content, tools)
     if UNDECLARED in answer.warned:
         return "unknown_tool", f"in the text: {found or answer.content[:100]}"
     return ("text_tool_call", found) if found else None
@@ -317,27 +317,6 @@ def _arguments(wanted: Iterable[Wanted], calls: Iterable[RawCall], tools: Mappin
             name in partner.args and partner.args[name].accepts(value, False) for name, value in arguments.items()
         )
     return Arguments(right, given, asked, invented)
-
-
-_MARKS = re.compile(
-    r"<\|?/?(?:tool_call|tool_calls|function_call|tool_call_start|tool_call_end|python_tag)\b[^>]{0,40}>?"
-    r"|<function=|<parameter=|\[TOOL_CALLS\]|\[/?TOOL_CALL\]|<｜tool[▁_]call|<\|tool_call_(?:argument_)?begin\|>"
-    r"|<start_function_call>|<invoke\b|<\|channel\|>|<minimax:tool_call>|<seed:tool_call>|<arg_key>"
-)
-_JSON_CALL = re.compile(r'\{\s*"(?:name|function|tool)"\s*:\s*"([^"]+)"[^{}]*"(?:arguments|parameters|args)"\s*:')
-
-
-def leaked(content: str, tools: Iterable[str]) -> str | None:
-    """The piece of a dialect that was left in the text instead of becoming a call."""
-    if found := _MARKS.search(content):
-        return found[0]
-    if (found := _JSON_CALL.search(content)) and found[1] in set(tools):
-        return found[0][:80]
-    for name in tools:
-        call = rf"(?:^|\[|```\w*\n)\s*{re.escape(name)}\((?:\s*\)|\s*\w+\s*=|\s*\{{)"
-        if found := re.search(call, content, re.MULTILINE):
-            return found[0].strip()
-    return None
 
 
 def _counts(names: Counter[str]) -> str:

@@ -1,13 +1,14 @@
 // One request: what happened, what was asked, what the model wrote and what the client got.
 import {html, useEffect, useMemo, useRef, useState} from "./preact.js";
 import {Code, Copy, Problem, Table, clock, count, get, go, href, many, rate, seconds, speed, useAnswer, useKeyboard} from "./base.js";
-import {Outcome, apiName, doing} from "./live.js";
+import {Outcome, UNREAD, apiName, doing, kinds, unread} from "./live.js";
 import {changes, difference, fold, pretty, words} from "./fold.js";
 
 const LONGEST = 200_000; // characters that a pane shows
 const EVERY = 500; // milliseconds between two looks at a request that is still answered
 
 const MENDED = {
+  unmarked: "The call had no marks: the model wrote it as plain text. ctxgate read it, since it names a declared tool and its arguments fit.",
   lexical: "The call was misspelt (quotes, brackets or the like). ctxgate corrected the spelling, not the values.",
   schema: "Values of the call had other types than the tool declares, such as \"3\" for a number. ctxgate converted them.",
 };
@@ -88,8 +89,16 @@ function Story({request, recording, asked, raw, clean, running}) {
   }
   if (running) steps.push(html`<${Step}>It now ${request.state} ${doing(request)}.</${Step}>`);
   if (recording && recording.raw.length) steps.push(html`<${Reading} raw=${raw} clean=${clean} recording=${recording} />`);
-  if (MENDED[request.mended]) steps.push(html`<${Step} kind="mended">${MENDED[request.mended]}</${Step}>`);
-  const told = clean.told && clean.told.warnings ? clean.told.warnings : (request.warnings || []).map((code) => ({code}));
+  for (const kind of kinds(request.mended)) {
+    if (MENDED[kind]) steps.push(html`<${Step} kind="mended">${MENDED[kind]}</${Step}>`);
+  }
+  if (unread(request)) {
+    steps.push(html`<${Step} kind="mended"><b>It looks like a tool call, but the client got text.</b> ${recording
+      ? "See whether another format in “read as” finds the call." : "Record such a request to see the text."}
+      ${" "}<code>docs/unread-calls.md</code> lists the causes and their cures.</${Step}>`);
+  }
+  const told = clean.told && clean.told.warnings ? clean.told.warnings
+    : (request.warnings || []).filter((code) => code !== UNREAD).map((code) => ({code}));
   for (const {code, text} of told) {
     steps.push(html`<${Step} kind="mended">${WARNINGS[code] || "A part looked like a call and could not be read as one:"}
       ${" "}${text ? html`<code>${text.slice(0, 300)}</code> (${code})` : html`<code>${code}</code>`}</${Step}>`);

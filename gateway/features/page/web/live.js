@@ -95,15 +95,20 @@ function progress(one, told) {
   return "the prompt";
 }
 
-const REPAIRS = {lexical: "spelling of a call", schema: "types of a call"};
+// The kinds of a text such as "unmarked, lexical".
+export const kinds = (mended) => (mended || "").split(", ");
+const REPAIRS = {unmarked: "marks of a call", lexical: "spelling of a call", schema: "types of a call"};
+export const UNREAD = "unread_call"; // the warning of an answer that looks like a call which nobody read
+export const unread = (entry) => entry.outcome === "ok" && (entry.warnings || []).includes(UNREAD);
 const repairs = (entry) => [
-  ...(REPAIRS[entry.mended] ? [REPAIRS[entry.mended]] : []),
+  ...kinds(entry.mended).filter((kind) => REPAIRS[kind]).map((kind) => REPAIRS[kind]),
   ...Object.keys(entry.healed).map((kind) => `${kind.replaceAll("_", " ")} in the history`),
-  ...entry.warnings.map((code) => code.replaceAll("_", " ")),
+  ...entry.warnings.filter((code) => code !== UNREAD).map((code) => code.replaceAll("_", " ")),
 ];
 
 export const Outcome = ({entry}) =>
-  entry.outcome === "ok" ? html`<span class="badge good">ok</span>`
+  unread(entry) ? html`<span class="badge unread">call in text</span>`
+  : entry.outcome === "ok" ? html`<span class="badge good">ok</span>`
   : entry.outcome === "client_left" ? html`<span class="badge">client left</span>`
   : html`<span class="badge bad">failed${entry.error ? ` ${entry.error.status}` : ""}</span>`;
 
@@ -149,11 +154,12 @@ function Empty() {
 }
 
 const OUTCOMES = [["", "all outcomes"], ["failed", "failed"], ["ok", "ok"], ["client_left", "client left"],
-  ["repaired", "repaired"]];
+  ["unread", "call in text"], ["repaired", "repaired"]];
 
 function matches(entry, {q, outcome, model}) {
   const found = !outcome || (outcome === "failed" ? failed(entry)
-    : outcome === "repaired" ? repairs(entry).length > 0 : entry.outcome === outcome);
+    : outcome === "unread" ? unread(entry)
+    : outcome === "repaired" ? repairs(entry).length > 0 : entry.outcome === outcome && !unread(entry));
   if (!found || (model && entry.model !== model)) return false;
   const text = [entry.model, apiName(entry.api), entry.client, entry.error && entry.error.code,
     entry.error && entry.error.message].join(" ").toLowerCase();
