@@ -459,7 +459,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         name="deepseek_v41",
         dialect="tags",
         syntax=TagSyntax(
-            call=(f'{_DSML} invoke name="{{name}}">',),
+            call=(f'{_DSML} invoke name="{{name}}">', f'{_DSML}invoke name="{{name}}">'),
             empty_call=(f'{_DSML} invoke name="{{name}}" />',),
             parameter=(
                 f'{_DSML} parameter name="{{key}}" string="{{string}}">',
@@ -598,7 +598,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
         dialect="tags",
         syntax=TagSyntax(
             # Some engines leave out the blank, or leave the tokenizer's sign for it.
-            call=('<function name="{name}">', '<functionĠname="{name}">'),
+            call=('<function name="{name}">', '<functionname="{name}">', '<functionĠname="{name}">'),
             parameter=('<param name="{key}">', '<paramĠname="{key}">'),
             parameter_end=("</param>",),
             call_end=("</function>",),

@@ -116,6 +116,7 @@ CHOICES = (
     "runtime",
     "tool_call_format",
     "tool_prompt",
+    "tool_wording",
     "role",
     "enforcement",
     "call_deltas",

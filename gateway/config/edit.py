@@ -7,6 +7,7 @@ of the file than that: `write` checks that the new text loads and means what it 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
@@ -91,10 +92,11 @@ def without_model(text: bytes, name: str) -> bytes:
     return _encoded(text, written[:start] + written[end:])
 
 
-def with_keys(text: bytes, model: str, keys: Mapping[str, str]) -> bytes:
+def with_keys(text: bytes, model: str, keys: Mapping[str, str], *, comment: str = "") -> bytes:
     """The file with these keys in the model's entry. keys: values as YAML on one line.
 
-    A key that stands there gets the value; the others follow the entry's last key.
+    A key that stands there gets the value; the others follow the entry's last key. comment: follows the first value,
+    instead of an older one that begins with the same word; an entry in braces has no place for it.
     """
     import yaml
 
@@ -103,23 +105,28 @@ def with_keys(text: bytes, model: str, keys: Mapping[str, str]) -> bytes:
         entry = _value(_models(root), model)
         if not isinstance(entry, yaml.MappingNode) or not entry.value:
             raise ProviderInvalidRequest(f"{model} isn't a separate entry under models: change it in an editor")
-        text = _encoded(text, _with_key(written, entry, key, value))
+        text = _encoded(text, _with_key(written, entry, key, value, "" if entry.flow_style else comment))
+        comment = ""
     return text
 
 
-def _with_key(written: str, entry: MappingNode, key: str, value: str) -> str:
+def _with_key(written: str, entry: MappingNode, key: str, value: str, comment: str) -> str:
+    noted = f"{value}  # {comment}" if comment else value
     for name, old in entry.value:
         if name.value == key:
             if old.start_mark.index < name.end_mark.index:
                 raise ProviderInvalidRequest(f"{key} is shared by an anchor: change it in an editor")
-            return f"{written[: name.end_mark.index]}: {value}{written[_last(old).end_mark.index :]}"
+            rest = written[_last(old).end_mark.index :]
+            if comment:
+                rest = re.sub(rf"\A[ \t]*# {re.escape(comment.split()[0])} [^\n#]*?(?=[ \t]*(?:#|\n|\Z))", "", rest)
+            return f"{written[: name.end_mark.index]}: {noted}{rest}"
     if entry.flow_style:
         end = entry.end_mark.index - 1
         inside = written[:end].rstrip()
         return f"{inside}{' ' if inside.endswith(',') else ', '}{key}: {value}{written[end:]}"
     end = _end(written, entry)
     before = written[:end] if written[:end].endswith("\n") else written[:end] + "\n"
-    return f"{before}{' ' * entry.value[0][0].start_mark.column}{key}: {value}\n{written[end:]}"
+    return f"{before}{' ' * entry.value[0][0].start_mark.column}{key}: {noted}\n{written[end:]}"
 
 
 def _composed(text: bytes) -> tuple[str, MappingNode]:

@@ -61,6 +61,7 @@ from gateway.config.values import (
     RopeScaling,
     Tier,
     ToolPrompt,
+    ToolWording,
     UseCase,
 )
 
@@ -259,7 +260,13 @@ class ModelEntry(RuntimeEntry):
     )
     tool_prompt: ToolPrompt | None = Field(
         default=None,
-        description="Where the prompt lists the tools: in the template, the system message, or auto: whichever works.",
+        description="Where the prompt lists the tools: in the template, in the system message, or both: in the "
+        "template, with the gateway's instructions in the system message. auto: whichever works.",
+    )
+    tool_wording: ToolWording | None = Field(
+        default=None,
+        description="How the gateway explains tools in the system message: brief, or with examples of answers with and "
+        "without a call, for models that call too often.",
     )
     enforcement: Enforcement | None = Field(
         default=None,

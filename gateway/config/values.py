@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     from normalizers import FormatSpec
 
-ToolPrompt = Literal["auto", "template", "system"]
+ToolPrompt = Literal["auto", "template", "system", "both"]
+ToolWording = Literal["brief", "examples"]
 Enforcement = Literal["auto", "engine"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]
@@ -211,7 +212,10 @@ class Model(Struct, frozen=True, kw_only=True):
     custom_format: FormatSpec | None = None
     """A format that the file defines; `tool_call_format` is then its name."""
     tool_prompt: ToolPrompt = "auto"
-    """Where the model reads its tools: in its chat template or in the system message; `auto`: whichever works."""
+    """Where the model reads its tools: in its chat template, in the system message, or in the template with our
+    instructions in the system message; `auto`: whichever works."""
+    tool_wording: ToolWording = "brief"
+    """How the gateway's part of the system message explains tools: in two sentences, or with examples."""
     enforcement: Enforcement = "auto"
     """What enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whatever can."""
     call_deltas: CallDeltas = "guarded"

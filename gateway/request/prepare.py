@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace as replaced
@@ -22,15 +22,20 @@ from gateway.request.constraints import (
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.repair_history import NOTHING, repair_history
-from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
+from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Notation, RawText
 from normalizers import FormatSpec, registry
+from normalizers.write.instructions import Wording
 
 MAX_KEPT = 8
+
+ToolsIn = Literal["template", "system", "both"]
+"""Where the model reads about its tools: its chat template lists them, our system message does, or the template lists
+them and our system message explains how and when to call them."""
 
 
 class Settings(Struct, frozen=True, eq=False):
@@ -92,16 +97,17 @@ class Capabilities(Struct, frozen=True, eq=False):
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
-    tools_in_prompt: the model sees its tools only if we put them into the prompt. takes_tools: its chat template has
-    a place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of
-    the request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped:
-    the engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
+    tools_in: where the model reads about its tools. wording: of our part of it. takes_tools: its chat template has a
+    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of the
+    request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
+    engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
     """
 
     reader: FormatSpec
     dialect: FormatSpec
     notation: Notation | None = None
-    tools_in_prompt: bool = False
+    tools_in: ToolsIn = "template"
+    wording: Wording = "brief"
     takes_tools: bool = True
     keeps_calls: bool = True
     control_tokens: ControlTokens | None = None
@@ -222,11 +228,17 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     messages, repairs = repair_history(decode(fields["messages"]))
-    if request.tools is not None and can.tools_in_prompt:
-        messages = calls_as_text(messages, can.reader, results=True)
-        messages = add_to_system(messages, tools_prompt(_escaped_tools(bytes(fields.pop("tools")), can), can.reader))
-        fields["messages"] = Raw(encode(messages))
-    elif repairs:
+    edited = bool(repairs)
+    if request.tools is not None and can.tools_in != "template":
+        tools = _escaped_tools(bytes(fields["tools"]), can)
+        if can.tools_in == "system":
+            messages = calls_as_text(messages, can.reader, results=True)
+            text = tools_prompt(tools, can.reader, can.wording)
+            del fields["tools"]
+        else:
+            text = instructions_prompt(tools, can.reader, can.wording)
+        messages, edited = add_to_system(messages, text), True
+    if edited:
         fields["messages"] = Raw(encode(messages))
     if can.control_tokens is not None:
         _escape_fields(fields, can.control_tokens, broken=can.notation is None and not can.opens_escaped)
@@ -297,16 +309,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         drop.append("response_format")
         if settings.runtime == "llama-cpp-python" and wanted.kind == "json":
             replace["response_format"] = Raw(b'{"type":"json_object"}')
-    as_text = False
-    if request.tools is not None and request.tool_choice == "none":
-        # Several engines write calls as plain text if they see the tools.
-        drop += ["tools", "tool_choice"]
-    elif request.tools is not None and not reader.untouched and can.tools_in_prompt:
-        as_text = True
-        shown = _escaped_tools(bytes(replace.pop("tools", request.tools)), can)
-        system.append(tools_prompt(shown, reader, forced_tools(request)))
-        replace.pop("tool_choice", None)
-        drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    as_text = request.tools is not None and _show_tools(request, can, reader, replace, system, drop)
     if can.control_tokens is not None and can.notation is not None:
         if request.tools is None or request.tool_choice == "none":
             raw = free_text(reader)
@@ -320,6 +323,37 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked
     return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded, unmarked)
+
+
+def _show_tools(
+    request: ChatRequest,
+    can: Capabilities,
+    reader: FormatSpec,
+    replace: dict[str, Raw],
+    system: list[str],
+    drop: list[str],
+) -> bool:
+    """Edits what to send so that the model reads about the request's tools where it should.
+
+    Returns whether the system message lists them; past calls then have to become text, too.
+    """
+    assert request.tools is not None
+    if request.tool_choice == "none":
+        # Several engines write calls as plain text if they see the tools.
+        drop += ["tools", "tool_choice"]
+        return False
+    if reader.untouched or can.tools_in == "template":
+        return False
+    tools = _escaped_tools(bytes(replace.get("tools", request.tools)), can)
+    must = forced_tools(request)
+    if can.tools_in == "both":
+        system.append(instructions_prompt(tools, reader, can.wording, must))
+        return False
+    system.append(tools_prompt(tools, reader, can.wording, must))
+    for name in ("tools", "tool_choice"):
+        replace.pop(name, None)
+    drop += ["tools", "tool_choice", "parallel_tool_calls"]
+    return True
 
 
 def _raw_text(

@@ -8,26 +8,45 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
-from normalizers.write.render import render_calls, render_result, render_tools
+from normalizers.write.instructions import Wording, render_instructions, render_tools
+from normalizers.write.render import render_calls, render_result
 
 Json = dict[str, Any]
 
 
-def tools_prompt(tools: bytes, spec: FormatSpec, must: tuple[str, ...] | None = None) -> str:
-    """The instructions that introduce `tools`, a JSON array, in the words of the format `spec`.
+def tools_prompt(
+    tools: bytes, spec: FormatSpec, wording: Wording = "brief", must: tuple[str, ...] | None = None
+) -> str:
+    """The list of `tools`, a JSON array, and how to call them in the format `spec`.
 
     must: the tools of which the model has to call one; () allows any, None leaves it free.
     Raises ProviderInvalidRequest for a tool without a name, which no call could name.
     """
     declared = decode(tools)
     for index, tool in enumerate(declared):
-        function = tool.get("function", tool)
-        if not isinstance(function, dict) or not isinstance(function.get("name"), str):
+        if _name(tool) is None:
             raise _malformed(f"tools[{index}]", "declare a function with a name; no other tools work")
-    prompt = render_tools(spec, declared)
-    if must is not None:
-        prompt += f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
-    return prompt
+    return render_tools(spec, declared, wording) + _forced(must)
+
+
+def instructions_prompt(
+    tools: bytes, spec: FormatSpec, wording: Wording = "brief", must: tuple[str, ...] | None = None
+) -> str:
+    """How and when to call the `tools`, which the chat template lists. must: as for `tools_prompt`."""
+    names = {name for tool in decode(tools) if (name := _name(tool)) is not None}
+    return render_instructions(spec, names, wording) + _forced(must)
+
+
+def _name(tool: Json) -> str | None:
+    function = tool.get("function", tool)
+    name = function.get("name") if isinstance(function, dict) else None
+    return name if isinstance(name, str) else None
+
+
+def _forced(must: tuple[str, ...] | None) -> str:
+    if must is None:
+        return ""
+    return f"\nThis time call {' or '.join(must) or 'one of the tools'}, whatever is said."
 
 
 def calls_as_text(messages: list[Json], spec: FormatSpec, *, results: bool) -> list[Json]:

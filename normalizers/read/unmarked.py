@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Collection
 
 from normalizers.base import CallWriter
-from normalizers.read import BEGINNING
+from normalizers.read import BEGINNING, may_be_told
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region
 from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
@@ -76,7 +76,7 @@ class Unmarked(Attempt):
             if len(text) > _MAX_BEGINNING:
                 self._writer = None
             return
-        names = [name for name in self._schemas.names if not any(mark in name for mark in self._literals)]
+        names = [name for name in self._schemas.names if may_be_told(name, self._literals)]
         names = [json.dumps(name, ensure_ascii=False)[1:] for name in names]
         written = text[beginning.end() :]
         if written.startswith(tuple(names)):

@@ -1,4 +1,4 @@
-"""The inverse of parsing: renders calls, tool lists and tool results as a format's own text.
+"""The inverse of parsing: renders calls and tool results as a format's own text.
 
 For chat templates that don't render tools, or that drop ``tool_calls`` from history.
 """
@@ -23,19 +23,6 @@ def render_calls(spec: FormatSpec, calls: Sequence[ToolCall | Mapping[str, Any]]
     """
     pairs = [_name_and_arguments(call) for call in calls]
     return _RENDERERS.get(spec.dialect, _json_calls)(spec, pairs) if pairs else ""
-
-
-def render_tools(spec: FormatSpec, tools: Sequence[Mapping[str, Any]]) -> str:
-    """The part of a system message that lists the tools and explains how to call them."""
-    if not tools:
-        return ""
-    example = render_calls(spec, [ToolCall("", "tool_name", '{"parameter": "value"}')])
-    listed = ", ".join(_json(tool.get("function", tool)) for tool in tools)
-    return (
-        f"List of tools: [{listed}]\n\n"
-        f"To call a tool, answer with nothing but the call, in exactly this form:\n{example}\n"
-        "Use only the tools and parameters listed. If no tool is needed, answer in plain text."
-    )
 
 
 def render_result(spec: FormatSpec, name: str, content: str) -> str:

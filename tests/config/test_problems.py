@@ -314,7 +314,7 @@ CASES = [
                 5,
                 18,
                 "models.m.tool_prompt: sytem isn't allowed",
-                'did you mean "system"? allowed: auto, template, system',
+                'did you mean "system"? allowed: auto, template, system, both',
             )
         ],
     ),

@@ -21,7 +21,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.answer.capture import RecordedAnswer
-from gateway.backends.llamacpp import MAY_BE_CALLS, TRIGGER_WHOLE
+from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE
 from gateway.config import Model
 from gateway.config.values import Log
 from gateway.core import Gateway

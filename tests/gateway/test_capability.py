@@ -72,21 +72,27 @@ async def test_an_engine_is_asked_once_for_each_kind_of_request() -> None:
 async def test_another_engine_is_asked_anew() -> None:
     finder, first, second = CapabilityFinder(model()), Counted(model()), Counted(model(), takes_tools=False)
     asked = request(tools=[TOOL])
-    assert not (await finder.find(asked, first)).tools_in_prompt
+    assert (await finder.find(asked, first)).tools_in == "template"
     assert finder.known.get((second, False)) is None
-    assert (await finder.find(asked, second)).tools_in_prompt
+    assert (await finder.find(asked, second)).tools_in == "system"
     assert finder.known.get((first, False)) is None
 
 
 @pytest.mark.parametrize(
-    ("tool_prompt", "takes_tools", "in_prompt"),
-    [("auto", True, False), ("auto", False, True), ("system", True, True), ("template", False, False)],
+    ("tool_prompt", "takes_tools", "tools_in"),
+    [
+        ("auto", True, "template"),
+        ("auto", False, "system"),
+        ("system", True, "system"),
+        ("template", False, "template"),
+        ("both", True, "both"),
+    ],
 )
-async def test_where_the_tools_go(tool_prompt: str, takes_tools: bool, in_prompt: bool) -> None:
+async def test_where_the_tools_go(tool_prompt: str, takes_tools: bool, tools_in: str) -> None:
     chosen = model(tool_prompt=tool_prompt)
     backend = Counted(chosen, takes_tools=takes_tools)
     found = await CapabilityFinder(chosen).find(request(tools=[TOOL]), backend)
-    assert found.tools_in_prompt == in_prompt
+    assert found.tools_in == tools_in
     assert found.takes_tools == (takes_tools or tool_prompt != "auto")
     assert backend.asked == ({"takes_tools": 1} if tool_prompt == "auto" else {})
 

@@ -41,7 +41,9 @@ PLACES = (
 """Keys of the file where a secret is planted below, by a variable of its own."""
 
 OTHERS = {
-    **dict.fromkeys(("tool_prompt", "enforcement", "session", "call_deltas", "save"), "one of a few words"),
+    **dict.fromkeys(
+        ("tool_prompt", "tool_wording", "enforcement", "session", "call_deltas", "save"), "one of a few words"
+    ),
     **dict.fromkeys(("excludes", "aliases", "allowed_hosts", "public_hosts", "users"), "names"),
     "models": "names",
     "model_path": "another spelling of path",

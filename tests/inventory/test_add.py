@@ -101,6 +101,21 @@ def test_it_is_tested(config: Path, tmp_path: Path, test_model: Path) -> None:
     assert (results["target"]["model"], results["suite"]["id"]) == ("ctxgate-test-tools", "smoke")
     assert len((tmp_path / "out" / "samples.jsonl").read_text().splitlines()) >= 20
     assert done.stdout.splitlines()[-1].endswith("model ctxgate-test-tools")
+    assert "ctxgate tune ctxgate-test-tools --tools --apply finds the best way to show it tools (" in done.stdout
+
+
+@pytest.mark.slow
+def test_ways_of_showing_tools_are_tried(config: Path, tmp_path: Path, test_model: Path) -> None:
+    """The suite's first results are those of the first way: nothing is asked twice."""
+    done = ctxgate(config, "add", test_model, "--try-tools", "--out", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    rows = [line.lstrip("* ").partition("  ")[0] for line in done.stdout.splitlines() if " of 20 " in line]
+    assert rows[-4:] == ["template", "system", "system, examples", "both, examples"]
+    assert done.stderr.count("tools in: ") == 3
+    other_lines_stay(config)
+    lines = [line for line in config.read_text().splitlines() if "tool_prompt" in line]
+    assert len(lines) == (0 if "No way is better than template" in done.stdout else 1)
+    assert all("# smoke 2" in line for line in lines)
 
 
 def test_a_dry_run_changes_nothing(config: Path, test_model: Path) -> None:

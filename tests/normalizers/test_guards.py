@@ -66,9 +66,11 @@ GUARDED = [name for name, guard in GUARDS.items() if guard is not None and guard
 
 
 def test_the_formats_with_a_guard() -> None:
-    without = {"native_json", "functiongemma", "gemma4", "tool_lines", "harmony", "auto"}
-    assert {name for name in registry.names() if name not in GUARDED} == without
-    assert {name for name, guard in GUARDS.items() if guard is None} == {"native_json", "harmony"}
+    without = {name for name, guard in GUARDS.items() if guard is None}
+    # The engine reads the calls; a channel's mark comes first; the prompt writes the first mark.
+    assert without == {"native_json", "harmony", "muse_glimmer", "inkling", "functionary_v32", "gemma4"}
+    unmarked = {"functiongemma", "tool_lines", "auto", "llama4_json", "minimax_m3"}
+    assert {name for name in registry.names() if name not in GUARDED} == without | unmarked
     # Its mark is a word of prose, which only a strict tool is worth.
     phi4 = guarded(registry.get("phi4"), TOOLS[:3])
     assert phi4 is not None
@@ -293,4 +295,6 @@ HOSTILE: dict[str, list[Json]] = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_what_has_no_grammar_goes_without(format: str, name: str) -> None:
     guard = guarded(registry.get(format), HOSTILE[name])
-    assert (guard is not None) is (name == "deep")
+    assert (guard is not None and guard.marked) is (name == "deep")
+    # In JSON any name can be told.
+    assert (guard is not None) is (name in ("deep", "a name that no reader reads"))

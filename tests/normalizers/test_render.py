@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from normalizers import ToolCall, get, names
-from normalizers.write.render import render_calls, render_result, render_tools
+from normalizers.write.instructions import WORDINGS, Wording, render_instructions, render_tools
+from normalizers.write.render import render_calls, render_result
 from tests.normalizers import families
 from tests.normalizers.splits import parse, tool
 
@@ -326,12 +327,28 @@ def test_the_prompt_that_lists_tools() -> None:
     )
 
 
+@pytest.mark.parametrize("wording", WORDINGS)
 @pytest.mark.parametrize("name", names())
-def test_every_prompt_shows_the_tools_and_the_form(name: str) -> None:
-    prompt = render_tools(get(name), [tool("files.read", path="string")])
+def test_every_prompt_shows_the_tools_and_the_form(name: str, wording: Wording) -> None:
+    spec = get(name)
+    prompt = render_tools(spec, [tool("files.read", path="string")], wording)
     assert '"files.read"' in prompt
     assert "tool_name" in prompt
-    assert render_tools(get(name), []) == ""
+    assert prompt.endswith(render_instructions(spec, ["files.read"], wording))
+    assert '"files.read"' not in render_instructions(spec, ["files.read"], wording)
+    assert render_tools(spec, [], wording) == ""
+
+
+@pytest.mark.parametrize("name", [name for name in names() if not get(name).untouched])
+def test_examples_show_a_call_in_the_format_and_answers_without_one(name: str) -> None:
+    spec = get(name)
+    call = render_calls(spec, [ToolCall("", "set_heating", '{"room": "kitchen", "degrees": 20}')])
+    text = render_instructions(spec, [], "examples")
+    assert f"Assistant: {call}\nResult: " in text
+    assert text.count("\nAssistant: ") == 6
+    other = render_instructions(spec, ["set_heating", "set_heating_2"], "examples")
+    assert "set_heating_2_2, which needs" in other, "the request's own tool could have other parameters"
+    assert "set_heating," not in other
 
 
 def test_calls_that_cannot_be_rendered_are_refused() -> None:

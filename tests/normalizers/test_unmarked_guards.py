@@ -17,9 +17,9 @@ from normalizers.read import ARGUMENT_KEYS, BEGINNING
 from normalizers.values.loose_json import read_loosely
 from normalizers.write.grammar import Notation, guarded
 from tests.normalizers.gbnf import Machine
-from tests.normalizers.test_guards import TEXTS, TOOLS, Json, many, matcher, sampled
+from tests.normalizers.test_guards import GUARDS, TEXTS, TOOLS, Json, many, matcher, sampled
 
-FORMATS = [name for name in registry.names() if name not in ("native_json", "harmony")]
+FORMATS = [name for name, guard in GUARDS.items() if guard is not None]
 NOTATIONS: tuple[Notation, ...] = ("gbnf", "lark")
 NAMES = {tool["name"] for tool in TOOLS}
 
@@ -327,6 +327,15 @@ def test_long_names_make_no_deep_expressions() -> None:
         assert accepts(beginning + ', "arguments": {}}')
         assert accepts(beginning[:-1])
         assert not accepts(beginning)
+
+
+def test_names_that_no_reader_can_tell_are_free() -> None:
+    tools: list[Json] = [{"name": name, "parameters": {}} for name in (" now", "", "functools.wraps")]
+    assert guarded(registry.get("hermes"), tools[:2]) is not None
+    for format, tool in (("hermes", tools[0]), ("hermes", tools[1]), ("phi4", {**tools[2], "strict": True})):
+        guard = guarded(registry.get(format), [tool])
+        assert guard is not None
+        assert not guard.unmarked
 
 
 SPLITS = 2

@@ -14,6 +14,7 @@ from gateway.request.prepare import (
     Prepared,
     Settings,
     TermsCache,
+    ToolsIn,
     blocks,
     prepare,
     prepare_prompt,
@@ -24,6 +25,7 @@ from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
 from normalizers import registry
 from normalizers.spec import MAX_CALLS
 from normalizers.write.grammar import grammar
+from normalizers.write.instructions import WORDINGS, render_instructions
 
 Json = dict[str, Any]
 
@@ -64,7 +66,7 @@ def sent(one: Prepared) -> Json:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) -> None:
-    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     plain = sent(prepared(can, tools=[tool("now")], tool_choice="auto", parallel_tool_calls=True))
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & plain.keys()
     assert [message["role"] for message in plain["messages"]] == ["system", "user"]
@@ -76,8 +78,32 @@ def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) 
     assert own["messages"][0]["content"].startswith("Be brief.\n\n")
 
 
+def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> None:
+    can = Capabilities(HERMES, HERMES, tools_in="both")
+    one = sent(prepared(can, messages=[*PAST, USER], tools=[tool("now")]))
+    assert one["tools"] == [tool("now")]
+    system, *others = one["messages"]
+    assert system["role"] == "system"
+    assert "<tool_call>" in system["content"], "the form of a call"
+    assert '"now"' not in system["content"], "the list itself is the template's"
+    assert others == [*PAST, USER], "past calls, too"
+    forced = {"type": "function", "function": {"name": "now"}}
+    one = sent(prepared(can, tools=[tool("now"), tool("later")], tool_choice=forced))
+    assert one["messages"][0]["content"].endswith("This time call now, whatever is said.")
+    assert "tools" in sent(prepared(can, runtime="openai", tools=[{"type": "custom"}])), "the server's business"
+
+
+@pytest.mark.parametrize("tools_in", ["system", "both"])
+def test_the_wording_is_that_of_the_model(tools_in: ToolsIn) -> None:
+    for wording in WORDINGS:
+        can = Capabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
+        (system, _) = sent(prepared(can, tools=[tool("now")]))["messages"]
+        assert system["content"].endswith(render_instructions(HERMES, ["now"], wording))
+        assert prompt(can, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
+
+
 def test_past_calls_become_text_with_the_tools() -> None:
-    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     _, _, called, result = sent(prepared(can, messages=PAST, tools=[tool("now")]))["messages"]
     assert "tool_calls" not in called
     assert '"now"' in called["content"]
@@ -86,7 +112,7 @@ def test_past_calls_become_text_with_the_tools() -> None:
 
 def test_a_result_in_text_names_its_tool() -> None:
     """By the id of its call, or by its own name; several calls of one message are told apart."""
-    can = Capabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in_prompt=True, takes_tools=False)
+    can = Capabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in="system", takes_tools=False)
     assert not PLAIN.result, "a format without its own form of results"
     other = {"id": "call_2", "type": "function", "function": {"name": "later", "arguments": "{}"}}
     messages = [
@@ -356,15 +382,20 @@ def prompt(can: Capabilities, messages: list[Json], **fields: Any) -> Json:
 
 
 def test_a_prompt_whose_tokens_are_counted_is_the_one_that_is_sent() -> None:
-    into_text = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    into_text = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     counted = prompt(into_text, PAST, tools=[tool("now")])
     assert counted["messages"] == sent(prepared(into_text, messages=PAST, tools=[tool("now")]))["messages"]
     assert "tools" not in counted
     by_template = prompt(Capabilities(HERMES, HERMES), PAST, tools=[tool("now")])
     assert by_template == {"messages": PAST, "tools": [tool("now")]}
+    both = Capabilities(HERMES, HERMES, tools_in="both")
+    explained = prompt(both, PAST, tools=[tool("now")])
+    whole = sent(prepared(both, messages=PAST, tools=[tool("now")]))
+    assert (explained["messages"], explained["tools"]) == (whole["messages"], whole["tools"])
+    assert prompt(both, PAST) == {"messages": PAST}, "without tools there is nothing to explain"
 
 
-@pytest.mark.parametrize("can", [Capabilities(HERMES, HERMES), Capabilities(HERMES, HERMES, tools_in_prompt=True)])
+@pytest.mark.parametrize("can", [Capabilities(HERMES, HERMES), Capabilities(HERMES, HERMES, tools_in="system")])
 def test_a_broken_past_is_repaired_before_it_is_counted(can: Capabilities) -> None:
     orphan = [USER, {"role": "tool", "tool_call_id": "x", "content": "noon"}]
     assert [message["role"] for message in prompt(can, orphan)["messages"]] == ["user", "user"]
@@ -381,14 +412,14 @@ def test_a_broken_past_is_repaired_before_it_is_counted(can: Capabilities) -> No
     ],
 )
 def test_a_past_call_that_no_text_can_express_is_refused(message: Json, param: str) -> None:
-    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     with pytest.raises(ProviderInvalidRequest) as caught:
         prepared(can, messages=[USER, {"role": "assistant", **message}], tools=[tool("now")])
     assert caught.value.param == param
 
 
 def test_a_past_call_is_written_behind_what_the_model_said() -> None:
-    can = Capabilities(HERMES, HERMES, tools_in_prompt=True, takes_tools=False)
+    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     parts = [{"type": "text", "text": "So:"}]
     for content in ("So:", parts):
         messages = [USER, {"role": "assistant", "content": content, "tool_calls": [CALL]}]

@@ -60,6 +60,24 @@ def test_a_new_key_in_braces() -> None:
     assert edited("c", mmap="true") == FILE.replace("{path: y,}", "{path: y, mmap: true}")
 
 
+def test_a_comment_follows_the_value_and_replaces_its_own_older_one() -> None:
+    first = with_keys(FILE.encode(), "a", {"threads": "2"}, comment="smoke 2026: 5 of 20")
+    assert first.decode() == FILE.replace("threads: 4 # four", "threads: 2  # smoke 2026: 5 of 20 # four")
+    again = with_keys(first, "a", {"threads": "3"}, comment="smoke 2027: 6 of 20")
+    assert again.decode() == FILE.replace("threads: 4 # four", "threads: 3  # smoke 2027: 6 of 20 # four")
+    new = with_keys(FILE.encode(), "d", {"threads": "2"}, comment="smoke 2026")
+    assert new.decode() == FILE.replace('"--x"\n', '"--x"\n    threads: 2  # smoke 2026\n')
+    newer = with_keys(new, "d", {"threads": "3", "mmap": "true"}, comment="smoke 2027")
+    assert newer == new.replace(b"2  # smoke 2026\n", b"3  # smoke 2027\n    mmap: true\n"), "after the first key"
+    last = with_keys(b"models:\n  a:\n    x: 1  # smoke 2026", "a", {"x": "2"}, comment="smoke 2027")
+    assert last == b"models:\n  a:\n    x: 2  # smoke 2027"
+
+
+def test_a_comment_has_no_place_in_braces() -> None:
+    made = with_keys(FILE.encode(), "b", {"threads": "2"}, comment="smoke")
+    assert made.decode() == edited("b", threads="2")
+
+
 def test_a_file_without_a_last_line_break() -> None:
     text = "models:\n  a:\n    path: x"
     assert with_keys(text.encode(), "a", {"threads": "2"}) == f"{text}\n    threads: 2\n".encode()

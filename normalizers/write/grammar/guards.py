@@ -7,13 +7,14 @@ the format's reader takes; after the region the text is free again. A strict too
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
 from normalizers.write.grammar.formats import parameter_tag, plain
 from normalizers.write.grammar.gbnf import either, literal, none_of
+from normalizers.write.grammar.rules import MARK_SIZE
 from normalizers.write.grammar.schemas import Schema, items, not_strings, parameters, properties, strings
 from normalizers.write.grammar.unmarked import begin_unmarked
 from normalizers.write.grammar.values import Values, open_ended
@@ -25,7 +26,8 @@ REASONING = "reasoning"
 """The rule of an answer that begins within the model's reasoning."""
 
 _FREE = "f"
-"""The rule of free text. Its name is short, since it stands in nearly every state of START."""
+"""The rule of free text. Its name is short, since it stands in nearly every state of START. So are those of the
+reasoning before text (`tf`), after it (`t`) and behind the last call (`tr`): each has many states."""
 
 _NEVER_UNMARKED = ("", "messages")
 """Dialects of whose answers none begins with a call's object: the engine reads it, or a channel's mark comes first."""
@@ -75,13 +77,13 @@ def guard(
     ws = rules.shared("ws")
     after = _after(spec, rest, bodies if several else {}, ws)
     marks = {mark: f"{body} {ws}? {after}" for mark, body in bodies.items()}
-    thoughts = _reasoning(rules, spec, "thought", _FREE)
+    thoughts = _reasoning(rules, spec, "t", _FREE)
     marks |= thoughts
     rules.free(_FREE, marks)
     if rest != _FREE:
-        rules.free(rest, _reasoning(rules, spec, "thought-rest", rest), dead)
+        rules.free(rest, _reasoning(rules, spec, "tr", rest), dead)
     if unmarked:
-        thoughts = _reasoning(rules, spec, "thought-first", START)
+        thoughts = _reasoning(rules, spec, "tf", START)
         results = spec.unmarked == "last"
         unmarked = begin_unmarked(
             rules, START, _FREE, functions, after=marks, reasoning=thoughts, several=several, results=results
@@ -102,10 +104,9 @@ def _bodies(
 
 def _reasoning(rules: Values, spec: FormatSpec, name: str, then: str) -> dict[str, str]:
     """The rule of the reasoning behind each mark that opens it. then: what follows its end."""
-    found = {}
-    for number, (opening, closing) in enumerate(spec.think):
-        found[opening] = rules.free(f"{name}-{number}", {closing: then})
-    return found
+    ends = dict.fromkeys(closing for _, closing in spec.think)
+    after = {closing: rules.free(f"{name}-{number}", {closing: then}) for number, closing in enumerate(ends)}
+    return {opening: after[closing] for opening, closing in spec.think}
 
 
 def has_marks(spec: FormatSpec, *, any_mark: bool = False) -> bool:
@@ -116,7 +117,7 @@ def has_marks(spec: FormatSpec, *, any_mark: bool = False) -> bool:
 
 def _is_mark(text: str) -> bool:
     """Whether it is no word that prose could hold."""
-    return not text[0].isalnum()
+    return not text[0].isalnum() or "|" in text
 
 
 def _after(spec: FormatSpec, rest: str, bodies: Mapping[str, str], ws: str) -> str:
@@ -245,8 +246,8 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
         return {}
     ws = rules.shared("ws")
     leads = [template.partition("{")[0] for template in (*syntax.call, *syntax.parameter)]
-    dead = [*syntax.call_end, *spec.close, *spec.open, *(lead for lead in leads if lead)]
-    text = rules.until("text", syntax.parameter_end[0], [*dead, *syntax.parameter_end[1:]])
+    marks = (*syntax.call_end, *spec.close, *spec.open, *(lead for lead in leads if lead), *syntax.parameter_end[1:])
+    text = rules.until("text", syntax.parameter_end[0], _beginnings(marks, syntax.parameter_end[0]))
     end = literal(syntax.parameter_end[0])
     asks = "{string}" in syntax.parameter[0] or "{type}" in syntax.parameter[0]
 
@@ -291,6 +292,14 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
     for mark in spec.begins:
         bodies[mark] = rules.rule("body", f"{calls(mark)}{more}")
     return bodies
+
+
+def _beginnings(marks: Iterable[str], end: str) -> list[str]:
+    """The shortest beginnings that tell the marks from the end of a value: they need fewer rules than all of them."""
+    short = {
+        mark[: max(MARK_SIZE, 1 + sum(end.startswith(mark[:size]) for size in range(1, len(mark))))] for mark in marks
+    }
+    return sorted(mark for mark in short if not any(mark != other and mark.startswith(other) for other in short))
 
 
 def _layout(template: str, ws: str) -> str:

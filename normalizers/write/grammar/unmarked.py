@@ -11,7 +11,17 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS, OF_FENCE, OF_FUNCTION, OF_LIST, OF_NAME, OF_OBJECT
+from normalizers.read import (
+    ARGUMENT_KEYS,
+    CALL_KEYS,
+    NAME_KEYS,
+    OF_FENCE,
+    OF_FUNCTION,
+    OF_LIST,
+    OF_NAME,
+    OF_OBJECT,
+    may_be_told,
+)
 from normalizers.write.grammar.automaton import Moves, moves, quoted, state_names
 from normalizers.write.grammar.gbnf import either, literal, none_of, one_of
 from normalizers.write.grammar.lark import Lexeme
@@ -48,10 +58,10 @@ def begin_unmarked(
 
     free: the rule of free text; each mark in it is followed by what `after` has. reasoning: what follows a mark of
     `after` if only white space stands before it. several: more than one call may come. results: another object may
-    follow the calls. False if all names of tools hold marks.
+    follow the calls. False if no tool has a name that can be told.
     """
     known = {function["name"]: function for function in functions}
-    tools = {_inside(name): tool for name, tool in known.items() if not any(mark in name for mark in after)}
+    tools = {_inside(name): tool for name, tool in known.items() if may_be_told(name, after)}
     if not tools:
         return False
     python, rules.python = rules.python, False

@@ -48,11 +48,15 @@ MEASURED = (*PASSED, 1)
 
 @dataclass(frozen=True)
 class Test:
-    """A run of `scripts/model-test` over one suite, which serves the model itself."""
+    """A run of `scripts/model-test` over one suite, which serves the model itself.
+
+    stdout: where its table goes, as for subprocess; None: to our own.
+    """
 
     source: Path
     suite: str
     options: str
+    stdout: int | None = None
 
     def run(self, model: Model, out: Path, baseline: str) -> int:
         """Returns the exit code of scripts/model-test."""
@@ -60,7 +64,7 @@ class Test:
         command = [*MODEL_TEST, "run", "--serve", "--config", str(self.source)]
         command += ["--model", model.name, "--suite", self.suite, "--baseline", baseline, "--fresh"]
         command += ["--out", str(out.resolve()), *shlex.split(self.options)]
-        with subprocess.Popen(command) as process:  # noqa: S603
+        with subprocess.Popen(command, stdout=self.stdout) as process:  # noqa: S603
             # The run has to stop its gateway, so it gets SIGTERM and time, never SIGKILL.
             before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
             try:

@@ -29,6 +29,7 @@ examples:
   ctxgate tune qwen3-4b --apply        and write the best one into config.yaml
   ctxgate tune qwen3-4b --minutes 20   with more time, for a large model
   ctxgate tune qwen3-4b --explain      the effect of each setting, from the last run
+  ctxgate tune qwen3-4b --tools --apply  which way of showing tools the model understands best
 
 Ctrl-C ends the trials; the results so far are shown, kept and, with --apply, written.
 Other work on the machine disturbs the measurement.
@@ -49,6 +50,12 @@ MOST_RECORDED = 4
 @click.option("--apply", "applies", is_flag=True, help="Write the best setting into config.yaml.")
 @click.option("--smoke/--no-smoke", default=True, help="Whether a better setting must pass model-test's smoke suite.")
 @click.option("--explain", is_flag=True, help="Show the effect of each setting in the last run, without measuring.")
+@click.option(
+    "--tools",
+    is_flag=True,
+    help="Try the ways of showing tools, instead of engine settings.",
+)
+@click.option("--suite", default="smoke", help="--tools: the questions of model-test, smoke or core (default: smoke).")
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
     config: Path | None,
@@ -59,18 +66,25 @@ def tune(
     applies: bool,
     smoke: bool,
     explain: bool,
+    tools: bool,
+    suite: str,
     name: str | None,
 ) -> int:
-    """Finds the fastest settings of a model's engine on this machine.
+    """Finds the fastest settings of a model's engine on this machine, or the best way to show it tools.
 
     Tries threads, speculation, cache type and flash attention of llama.cpp, on requests that the running gateway has
     recorded (log: {bodies: true}), else on built-in texts. A setting can win only if its answers have the same words at
     temperature 0, and --apply writes it only if it does no worse in the smoke suite.
+
+    --tools asks the questions of the smoke suite once for each way of showing tools: in the chat template, in the
+    system message with brief words or with examples, and in the template with examples in the system message.
     """
     from gateway.features.evaluation.tune import kept
 
     loaded = configuration(config)
     model = loaded.resolve(name, "chat")
+    if tools:
+        return _tools(loaded, model, suite, applies=applies)
     file = kept.path_of(loaded.state_dir, model.name)
     if explain:
         _explain(_known(file, model))
@@ -92,6 +106,17 @@ def tune(
         print("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
         return 1
     return _conclude(loaded, model, before, changes, applies=applies)
+
+
+def _tools(config: Config, model: Model, suite: str, *, applies: bool) -> int:
+    from gateway.features.evaluation.commands import tune_tools
+
+    tune_tools.check(model)
+    tried = tune_tools.measure(config, model, suite)
+    if isinstance(tried, int):
+        return tried
+    tune_tools.conclude(config, model, tried, suite, applies=applies)
+    return 0
 
 
 def _check(model: Model) -> None:

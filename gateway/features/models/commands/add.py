@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -11,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import FILE, Command, config_option, configuration
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ProviderInvalidRequest
 
 if TYPE_CHECKING:
-    from gateway.config import Config
+    from gateway.config import Config, Model
     from gateway.features.models.inventory.add import Addition
 
 EXAMPLES = """\
@@ -35,6 +36,11 @@ QUICK_SECONDS = 3.0
 @click.option("--model", "model_name", metavar="ID", help="Which of the server's models to add, if it has several.")
 @click.option("--dry-run", is_flag=True, help="Show the model and its entry, but change nothing.")
 @click.option("--no-smoke", is_flag=True, help="Don't ask the model the 20 questions of the smoke suite.")
+@click.option(
+    "--try-tools",
+    is_flag=True,
+    help="Ask them once for each way of showing tools, four times in all, and keep the best way.",
+)
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the suite's results (default: below runs/add).")
 @click.argument("source", metavar="SOURCE", help="A path, hf:org/repo[:quant], ollama:name, or a server's URL.")
 def add(
@@ -43,6 +49,7 @@ def add(
     model_name: str | None,
     dry_run: bool,
     no_smoke: bool,
+    try_tools: bool,
     out: Path | None,
     source: str,
 ) -> int:
@@ -66,7 +73,7 @@ def add(
         _show(loaded, found, status)
     inventory.add(loaded, found)
     print(f"\n{loaded.source} has {found.name} now; `ctxgate remove {found.name}` removes it again")
-    tested = 0 if no_smoke or found.facts.role != "chat" else _smoke(loaded, found.name, out)
+    tested = 0 if no_smoke or found.facts.role != "chat" else _smoke(loaded, found.name, out, try_tools=try_tools)
     print(f"\nclients use it by base URL {_client_url(loaded)} and model {found.name}")
     return tested
 
@@ -129,17 +136,48 @@ def _memory(config: Config, found: Addition, status: dict[str, Any] | None) -> s
     return f"{needs}: it fits{' beside the running models' if residents(status) else ''}"
 
 
-def _smoke(config: Config, name: str, out: Path | None) -> int:
+def _smoke(config: Config, name: str, out: Path | None, *, try_tools: bool) -> int:
     """Runs the smoke suite. Returns 0, or the exit code of a run without scores, or with calls that came out as text,
-    about which it has given advice. The entry stays."""
+    about which it has given advice. The entry stays.
+
+    try_tools: run it for the other ways of showing tools, too, and write the best one into the entry.
+    """
     from gateway.config import load
     from gateway.features.evaluation.commands.swap import CALLS_AS_TEXT, MEASURED, Test
     from gateway.features.evaluation.model_test.target import RUNS
 
     loaded = load(config.source, os.environ)
+    model = loaded.models[name]
     out = out or RUNS / "add" / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
-    code = Test(config.source, "smoke", "").run(loaded.models[name], out, "none")
-    return 0 if code in MEASURED and code != CALLS_AS_TEXT else code
+    began = time.monotonic()
+    code = Test(config.source, "smoke", "").run(model, out, "none")
+    if code not in MEASURED:
+        return code
+    tried = _show_tools(loaded, model, out, time.monotonic() - began, tries=try_tools)
+    return tried or (code if code == CALLS_AS_TEXT else 0)
+
+
+def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, tries: bool) -> int:
+    """Tries the other ways of showing tools, or says how. own: the results of the first one, in so many seconds."""
+    from gateway.features.evaluation.commands import tune_tools
+    from gateway.features.evaluation.tune.tools import ways
+
+    try:
+        tune_tools.check(model)
+    except ProviderInvalidRequest as refusal:
+        if tries:
+            print(f"\n{refusal}")
+        return 0
+    first, *others = ways(model.tool_prompt, model.tool_wording)
+    if not tries:
+        minutes = math.ceil(len(others) * seconds / 60)
+        print(f"\nctxgate tune {model.name} --tools --apply finds the best way to show it tools ({minutes} min)")
+        return 0
+    tried = tune_tools.measure(config, model, "smoke", {first: own})
+    if isinstance(tried, int):
+        return tried
+    tune_tools.conclude(config, model, tried, "smoke", applies=True)
+    return 0
 
 
 def _client_url(config: Config) -> str:
