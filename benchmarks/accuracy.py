@@ -36,10 +36,20 @@ from typing import Any
 from benchmarks.harness import proc, report, weights
 from benchmarks.harness.ways import ADDED, WAYS, Loaded, NotMeasured, Served
 from gateway.engines.machine import this_machine
-from gateway.model_test import CHECKER, bfcl, commands, compare, progress, results, run, stats, target
-from gateway.model_test.cases import BadSuite, Case, Suite, choose
-from gateway.model_test.client import Client, Endpoint
-from gateway.model_test.request import Names, Settings
+from gateway.features.evaluation.model_test import (
+    CHECKER,
+    bfcl,
+    commands,
+    compare,
+    progress,
+    results,
+    run,
+    stats,
+    target,
+)
+from gateway.features.evaluation.model_test.cases import BadSuite, Case, Suite, choose
+from gateway.features.evaluation.model_test.client import Client, Endpoint
+from gateway.features.evaluation.model_test.request import Names, Settings
 
 ROOT = Path(__file__).resolve().parents[1]
 TEST_MODEL = ROOT / "_models/test/ctxgate-test-tools.gguf"

@@ -36,10 +36,10 @@ from benchmarks.harness import proc
 from gateway.backends.base import Address
 from gateway.backends.choice import Choice, Server
 from gateway.backends.openai import OpenAIBackend
-from gateway.cluster import tables
-from gateway.cluster.backend import ClusterBackend, Engine, Shared
-from gateway.cluster.values import EngineRow, fingerprint
 from gateway.config import Config, Model, load
+from gateway.features.cluster import tables
+from gateway.features.cluster.backend import ClusterBackend, Engine, Shared
+from gateway.features.cluster.values import EngineRow, fingerprint
 from tests.store.postgresql import start
 
 WEIGHTS = Path(__file__).parents[1] / "_models/test/ctxgate-test-tools.gguf"

@@ -17,7 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.ctx.launcher import launcher
+from gateway.features.ctx.launcher import launcher
 from tests.ctx.served import Tree, tree
 
 GOALS = {"compiled": 1.2, "Python": 1.5}

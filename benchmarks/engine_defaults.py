@@ -50,11 +50,11 @@ from benchmarks.throughput import completion_tokens
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.engines.machine import this_machine
-from gateway.tune import kept
-from gateway.tune.scores import Estimate, estimate
-from gateway.tune.scores import same_words as says_the_same
-from gateway.tune.settings import changed, described
-from gateway.tune.texts import TEXTS
+from gateway.features.evaluation.tune import kept
+from gateway.features.evaluation.tune.scores import Estimate, estimate
+from gateway.features.evaluation.tune.scores import same_words as says_the_same
+from gateway.features.evaluation.tune.settings import changed, described
+from gateway.features.evaluation.tune.texts import TEXTS
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest
 

@@ -31,11 +31,11 @@ from gateway.answer.normalize import Answer
 from gateway.config import find, load
 from gateway.core import Gateway
 from gateway.errors import GatewayError
-from gateway.model_test import commands, request, run
-from gateway.model_test.answers import Answer as Read
-from gateway.model_test.answers import Stream, read_whole
-from gateway.model_test.client import AskFailed, Reply
-from gateway.model_test.client import Endpoint as At
+from gateway.features.evaluation.model_test import commands, request, run
+from gateway.features.evaluation.model_test.answers import Answer as Read
+from gateway.features.evaluation.model_test.answers import Stream, read_whole
+from gateway.features.evaluation.model_test.client import AskFailed, Reply
+from gateway.features.evaluation.model_test.client import Endpoint as At
 from gateway.wire.chat import ChatRequest, encode
 from normalizers import FormatSpec, registry
 

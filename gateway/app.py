@@ -6,23 +6,25 @@ import asyncio
 import contextlib
 import faulthandler
 import gc
+import logging
 import signal
 import socket
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from importlib import import_module
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import uvicorn
 
 from gateway.api.entry import API
 from gateway.config import Config, ConfigError
 from gateway.core import Gateway
+from gateway.core.pool import EnginePool
 from gateway.core.reload import Load, Reloader
+from gateway.feature import imported, installed, lacking, offered
 from gateway.observe import logs
 from gateway.observe.vitals import Workers
 from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
@@ -40,40 +42,19 @@ WARMED_AFTER_SECONDS = 0.1
 GUARDED_AFTER_SECONDS = 1.0
 """Delay before starting the guard's process, so that it doesn't compete with the first requests for the processor."""
 
-BACKGROUND: tuple[tuple[Callable[[Config], bool], str], ...] = (
-    # Resumes rooms that were active when the gateway ended, and its batches.
-    # The cluster comes first: it tells the store and the rooms where this gateway is.
-    (lambda config: config.cluster is not None, "gateway.cluster.member:member"),
-    (
-        lambda config: config.cluster is not None or (config.state_dir / "rooms.open").exists(),
-        "gateway.rooms.endpoints:resume",
-    ),
-    (
-        lambda config: config.cluster is not None or (config.state_dir / "batches.open").exists(),
-        "gateway.api.batches.runner:resume",
-    ),
-    (lambda config: config.ctx.enabled, "gateway.ctx.live:live"),
-)
-"""What runs beside the APIs from the start: whether the configuration wants it, and the import string of its factory,
-Services → async context manager."""
-
+log = logging.getLogger("ctxgate")
 
 PRUNES = (
     "gateway.api.responses.response_store:prune",
     "gateway.api.responses.conversation_store:prune",
-    "gateway.api.batches.batch_store:prune",
     "gateway.api.operations.usage:prune",
-    "gateway.rooms.expiry:prune",
-    "gateway.ctx.journal:prune",
 )
-"""Import strings of the functions that prune the store; see `gateway.store.retention`."""
+"""Import strings of the functions that prune the store; `prunes` adds those of the features."""
 
 
-def _routed(gateway: Gateway, adapter: str, model: str) -> Any:
-    """See `gateway.services.Routed`."""
-    from gateway.ctx.agents.provider import provider  # on first use: most gateways have no agents
-
-    return provider(gateway, adapter, model)
+def prunes() -> tuple[str, ...]:
+    """See `gateway.store.retention`."""
+    return (*PRUNES, *(prune for feature in installed() for prune in feature.prunes))
 
 
 def build(config: Config, load: Load | None = None) -> API:
@@ -85,14 +66,10 @@ def build(config: Config, load: Load | None = None) -> API:
 
 
 def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
-    if config.cluster is None:
-        gateway = Gateway(config)
-    else:
-        from gateway.cluster.member import Models
-
-        gateway = Gateway(config, Models(config))
+    pool: EnginePool | None = offered("engine_pool")(config) if config.cluster is not None else None
+    gateway = Gateway(config, pool)
     reloader = Reloader(gateway, load) if load is not None else None
-    services = Services(gateway, reloader, PRUNES, _routed)
+    services = Services(gateway, reloader, prunes())
 
     @asynccontextmanager
     async def background() -> AsyncIterator[None]:
@@ -101,9 +78,12 @@ def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
             services.keep_usage()
             if reloader is not None:
                 await stack.enter_async_context(_reloading(gateway, reloader))
-            for wanted, factory in BACKGROUND:
-                if wanted(config):
-                    await stack.enter_async_context(_imported(factory)(services))
+            for feature in installed():
+                for each in feature.background:
+                    if each.wanted(config):
+                        if lack := lacking(feature):
+                            log.warning("%s: %s", feature.name, lack)
+                        await stack.enter_async_context(imported(each.factory)(services))
             yield
 
     return API(services, background), services
@@ -131,12 +111,6 @@ async def _reloading(gateway: Gateway, reloader: Reloader) -> AsyncIterator[None
     finally:
         if watching is not None:
             watching.cancel()
-
-
-def _imported(name: str) -> Callable[[Services], Any]:
-    module, _, attribute = name.partition(":")
-    made: Callable[[Services], Any] = getattr(import_module(module), attribute)
-    return made
 
 
 def serve(config: Config, load: Load, sockets: list[socket.socket], certificate: Certificate | None = None) -> None:

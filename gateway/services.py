@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
@@ -30,10 +30,6 @@ class Closing(Protocol):
 
 T = TypeVar("T", bound=Closing)
 
-Routed = Callable[[Gateway, str, str], Any]
-"""(gateway, adapter, model) → an OpenAIProvider, which asks the model in the way that the adapter names: an agent's of
-`/ctx`. This package doesn't know providers."""
-
 
 class Services:
     """The gateway, the store, which opens on first use, and what several requests share."""
@@ -43,21 +39,11 @@ class Services:
         gateway: Gateway,
         reloader: Reloader | None = None,
         prunes: Sequence[str] = (),
-        routed: Routed | None = None,
     ) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
-        self.routed = routed
         self.reloader = reloader
         self.vitals = Vitals()
-        self.answer_as: Callable[..., Awaitable[None]]
-        """See `gateway.api.entry.API.answer_as`."""
-        self.cluster: Callable[[], dict[str, object]] | None = None
-        """The cluster's part of status pages; None: there is no cluster."""
-        self.address: str | None = None
-        """Where other gateways of the cluster reach this one; its claims on the store name it."""
-        self.forward: Callable[..., Awaitable[Any]] | None = None
-        """Handler and request → response: in a cluster, that of the gateway that holds what the handler claims."""
         self.ending = asyncio.Event()
         """Set once the server takes no more requests: endless streams end then."""
         self._opening: asyncio.Task[Store] | None = None
@@ -148,7 +134,8 @@ class Services:
         from gateway.store.retention import keep_pruned
 
         store = await Store.open(store_url(self.gateway.config))
-        store.holder = self.address
+        pool = self.gateway.pool
+        store.holder = pool.address if pool is not None else None
         pruning = keep_pruned(store, lambda: self.gateway.config, self._prunes)
         self._pruning = asyncio.create_task(pruning, name="prune the store")
         return store

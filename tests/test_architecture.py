@@ -17,7 +17,7 @@ from gateway.backends.echo import EchoBackend
 from gateway.config import Config, Model
 from tests.gateway.running import FAST
 from tests.provider.server import serve
-from tests.test_boundaries import OURS, ROOT
+from tests.test_boundaries import FEATURES, OURS, ROOT
 
 PAGE = ROOT / "docs/architecture.md"
 TEXT = PAGE.read_text("utf-8")
@@ -59,8 +59,8 @@ def test_each_path_exists(path: str) -> None:
     assert (ROOT / path).is_dir() if path.endswith("/") else (ROOT / path).is_file()
 
 
-NOT_IN_A_FILE = {"base_url", "stream", "tool_call_format"}
-"""A field of a request and keys of config.yaml."""
+NOT_IN_A_FILE = {"base_url", "stream", "tool_call_format", "ctxgate.features", "commands"}
+"""A field of a request, keys of config.yaml, a group of entry points, and a field of a `Feature`."""
 
 SYMBOLS = {
     code: [found for found in re.findall(r"`([\w/]+\.py)`", block) if found.startswith(("gateway/", "normalizers/"))]
@@ -88,6 +88,11 @@ def test_the_table_lists_the_packages() -> None:
         if (path / "__init__.py").is_file() or (path.suffix == ".py" and not path.stem.startswith("__"))
     }
     assert found == there | {"normalizers"}
+
+
+def test_the_table_lists_the_features() -> None:
+    found = {row[0].strip("`"): set(re.findall(r"\w+", row[2])) for row in section("Features")}
+    assert found == {f"gateway/features/{name}/": needs for name, needs in FEATURES.items()}
 
 
 @pytest.mark.parametrize("row", section("Packages"), ids=lambda row: str(row[0]).strip("`"))

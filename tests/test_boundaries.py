@@ -24,77 +24,56 @@ OURS: dict[str, set[str]] = {
     "gateway.errors": set(),
     "gateway.upstream": {"gateway.errors"},
     "gateway.wire": {"gateway.errors"},
+    "gateway.feature": {"gateway.wire"},
     "gateway.schema": {"gateway.errors", "normalizers"},
-    "gateway.config": {"gateway.errors", "normalizers"},
+    "gateway.config": {"gateway.errors", "gateway.feature", "normalizers"},
     "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire", "gateway.config"},
     "gateway.server": {"gateway.errors", "gateway.core", "gateway.services", "gateway.wire"},
-    "gateway.pull": {"gateway.errors", "gateway.config"},
-    "gateway.store": {"gateway.errors", "gateway.config"},
+    "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
     "gateway.prompts": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
         "gateway.wire",
     },
-    "gateway.inventory": {
-        *("gateway.errors", "gateway.config", "gateway.pull", "gateway.backends", "gateway.engines", "normalizers"),
-    },
     "gateway.request": {"gateway.errors", "gateway.wire", "gateway.backends", "gateway.schema", "normalizers"},
     "gateway.answer": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
     "gateway.observe": {"gateway", "gateway.errors", "gateway.wire", "gateway.config", "gateway.answer"},
     "gateway.core": {
-        *(
-            "gateway.errors",
-            "gateway.wire",
-            "gateway.config",
-            "gateway.backends",
-            "gateway.engines",
-            "gateway.upstream",
-            "gateway.prompts",
-        ),
-        *("gateway.request", "gateway.answer", "gateway.observe", "gateway.schema", "normalizers"),
-    },
-    "gateway.agent": {"gateway.errors", "gateway.core", "gateway.provider", "gateway.wire"},
-    "gateway.tools": {
-        *("gateway", "gateway.errors", "gateway.config", "gateway.engines", "gateway.schema", "gateway.store"),
+        *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
+        *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
+        *("gateway.schema", "normalizers"),
     },
     "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core"),
         *("gateway.engines", "gateway.observe", "gateway.request", "gateway.services", "gateway.store"),
-        *("gateway.inventory", "gateway.pull", "gateway.agent", "gateway.provider", "gateway.tools"),
-        "gateway.rooms",  # named in the table of paths
+        "gateway.feature",
     },
-    "gateway.rooms": {
-        *("gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core", "gateway.provider"),
-        *("gateway.agent", "gateway.tools", "gateway.request", "gateway.services", "gateway.store"),
-    },
-    "gateway.ctx": {
-        *("gateway.errors", "gateway.config", "gateway.core", "gateway.wire", "gateway.backends", "gateway.upstream"),
-        *("gateway.engines", "gateway.observe", "gateway.services", "gateway.store"),
-        *("gateway.agent", "gateway.provider", "gateway.rooms", "gateway.tools"),
-    },
-    "gateway.cluster": {
-        *("gateway", "gateway.errors", "gateway.upstream", "gateway.config", "gateway.pull", "gateway.store"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        "gateway.wire",
-    },
-    "gateway.tune": {"gateway.errors", "gateway.wire", "gateway.config", "gateway.engines", "gateway.core"},
     "gateway.app": {
-        *("gateway.config", "gateway.core", "gateway.api", "gateway.rooms", "gateway.ctx", "gateway.services"),
-        *("gateway.cluster", "gateway.server", "gateway.observe", "normalizers"),
+        *("gateway.config", "gateway.core", "gateway.api", "gateway.services", "gateway.server", "gateway.observe"),
+        *("gateway.feature", "normalizers"),
     },
-    "gateway.model_test": {"gateway", "gateway.config", "gateway.wire", "gateway.schema", "normalizers"},
-    "gateway.service": {"gateway.errors", "gateway.config"},
     "gateway.cli": {
-        "gateway.service",
-        *("gateway", "gateway.errors", "gateway.config", "gateway.pull", "gateway.app", "gateway.core"),
-        *("gateway.inventory", "gateway.model_test"),
-        *("gateway.backends", "gateway.ctx", "gateway.engines", "gateway.prompts", "gateway.server"),
-        *("gateway.cluster", "gateway.tune"),
-        *("gateway.services", "gateway.store", "gateway.tools", "gateway.wire", "gateway.answer", "normalizers"),
+        *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
+        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
+        *("gateway.store", "gateway.wire", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
+    "gateway.features": set(),
+}
+
+# The features that each feature may import besides: all of the above. Nothing above may import a feature.
+FEATURES: dict[str, set[str]] = {
+    "agents": set(),
+    "rooms": {"agents"},
+    "ctx": {"agents", "rooms"},
+    "batches": set(),
+    "evaluation": set(),
+    "models": {"evaluation"},
+    "cluster": {"models"},
+    "service": set(),
+    "page": set(),
 }
 
 # Packages of others. Where a part isn't named it may import none.
@@ -111,24 +90,27 @@ THEIRS: dict[str, set[str]] = {
     "gateway.observe": {"msgspec", "opentelemetry"},
     "gateway.engines": {"llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "psutil", "xllamacpp"},
     "gateway.core": {"msgspec"},
-    "gateway.cluster": {"httpx", "msgspec", "psutil", "psycopg", "pydantic", "ray", "sqlalchemy"},
-    "gateway.tune": {"msgspec"},
-    "gateway.agent": {"httpx"},
-    "gateway.tools": {
-        *("anyio", "bs4", "fsspec", "httpx", "markdownify", "msgspec", "pydantic", "sqlalchemy"),
-        *("httpx2", "mcp", "mcp_types"),
-    },
-    "gateway.rooms": {"cryptography", "keyring", "msgspec", "sqlalchemy"},
     "gateway.server": {"httptools", "msgspec", "starlette", "uvicorn", "websockets"},
     "gateway.store": {"alembic", "sqlalchemy"},
     "gateway.api": {"msgspec", "prometheus_client", "sqlalchemy", "starlette", "uvicorn"},
-    "gateway.ctx": {"httpx", "msgspec", "sqlalchemy"},
-    "gateway.pull": {"httpx", "huggingface_hub", "rich"},
-    "gateway.inventory": {"httpx", "huggingface_hub", "msgspec", "yaml"},
     "gateway.app": {"uvicorn"},
-    "gateway.model_test": {"httpx", "matplotlib", "rich", "yaml"},
-    "gateway.service": {"msgspec"},
-    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn", "yaml"},
+    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn"},
+    "gateway.features.agents": {
+        *("anyio", "bs4", "click", "fsspec", "httpx", "markdownify", "msgspec", "pydantic", "sqlalchemy"),
+        *("alembic", "httpx2", "mcp", "mcp_types"),
+    },
+    "gateway.features.rooms": {"alembic", "click", "cryptography", "httpx", "keyring", "msgspec", "sqlalchemy"},
+    "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "sqlalchemy"},
+    "gateway.features.batches": {"alembic", "click", "msgspec", "rich", "sqlalchemy", "starlette"},
+    "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
+    "gateway.features.models": {
+        *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),
+    },
+    "gateway.features.cluster": {
+        *("alembic", "click", "httpx", "msgspec", "psutil", "psycopg", "pydantic", "ray", "sqlalchemy"),
+    },
+    "gateway.features.service": {"click", "httpx", "msgspec"},
+    "gateway.features.page": {"starlette"},
 }
 
 PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer")
@@ -162,9 +144,9 @@ WITHOUT: dict[str, set[str]] = {
     "gateway.cli.main": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
     "gateway.app": HEAVY | {"pydantic", "starlette", "yaml"},
     "gateway.cli.serve": HEAVY | {"pydantic", "starlette", "uvicorn", "yaml"},
-    "gateway.tools": HEAVY - {"httpx"},
-    "gateway.ctx.live": HEAVY,
-    "gateway.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},
+    "gateway.features.agents.tools": HEAVY - {"httpx"},
+    "gateway.features.ctx.live": HEAVY,
+    "gateway.features.ctx.runner": HEAVY | {"asyncio", "json", "msgspec", "pydantic", "starlette", "uvicorn", "yaml"},
 }
 
 
@@ -177,13 +159,22 @@ class Import:
 
 def part_of(module: str) -> str:
     """The row of the tables: `gateway.api.chat` belongs to `gateway.api`, all of `normalizers` to itself."""
-    return "normalizers" if module.split(".")[0] == "normalizers" else ".".join(module.split(".")[:2])
+    if module.split(".")[0] == "normalizers":
+        return "normalizers"
+    return ".".join(module.split(".")[: 3 if module.startswith("gateway.features.") else 2])
+
+
+DOOR = ROOT / "gateway/feature.py"
+"""Its table names the features as entry points name those of others: nothing comes with an import of it."""
 
 
 @cache
 def nodes(path: Path) -> list[ast.AST]:
     """The nodes of a file's syntax tree that import something."""
-    return [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if targets(node)]
+    found = [node for node in ast.walk(ast.parse(path.read_text("utf-8"))) if targets(node)]
+    if path == DOOR:
+        return [node for node in found if not any(name.startswith("gateway.features.") for name in targets(node))]
+    return found
 
 
 @cache
@@ -232,7 +223,7 @@ def is_module(path: str) -> bool:
         ("def f():\n    import lark", ["lark"]),
         ("if TYPE_CHECKING:\n    from httpx import Client", ["httpx"]),
         ("import_module('keyring')", ["keyring"]),
-        ("TABLE = {'hub': 'gateway.pull.hub:fetch'}", ["gateway.pull.hub"]),
+        ("TABLE = {'hub': 'gateway.features.models.pull.hub:fetch'}", ["gateway.features.models.pull.hub"]),
         ("'gateway: a text'", []),
     ],
 )
@@ -246,11 +237,23 @@ def test_every_part_has_its_row() -> None:
         for path in (ROOT / "gateway").iterdir()
         if path.suffix == ".py" and path.stem != "__init__"
     }
-    assert parts <= set(OURS)
-    assert set(THEIRS) <= set(OURS)
+    assert parts <= set(ROWS)
+    assert set(THEIRS) <= set(ROWS)
+    assert {path.name for path in (ROOT / "gateway/features").iterdir() if (path / "feature.py").is_file()} == {
+        *FEATURES
+    }
 
 
-@pytest.mark.parametrize("part", OURS)
+def row(part: str) -> set[str]:
+    """What the part may import: a feature the features that it names, and all that isn't a feature."""
+    name = part.removeprefix("gateway.features.")
+    return {*OURS, *(f"gateway.features.{other}" for other in FEATURES[name])} if name in FEATURES else OURS[part]
+
+
+ROWS = (*OURS, *(f"gateway.features.{name}" for name in FEATURES))
+
+
+@pytest.mark.parametrize("part", ROWS)
 def test_a_part_imports_what_its_row_allows(part: str) -> None:
     wrong = []
     for found in imports():
@@ -258,7 +261,7 @@ def test_a_part_imports_what_its_row_allows(part: str) -> None:
             continue
         top = found.target.split(".")[0]
         if top in ("gateway", "normalizers"):
-            allowed = part_of(found.target) in OURS[part] | {part}
+            allowed = part_of(found.target) in row(part) | {part}
         else:
             allowed = top in sys.stdlib_module_names or top in THEIRS.get(part, set())
         if not allowed:
@@ -321,7 +324,14 @@ def test_no_two_files_import_each_other() -> None:
 
 def test_few_modules_lie_loose() -> None:
     loose = {path.name for path in (ROOT / "gateway").glob("*.py")} - {"__init__.py", "__main__.py"}
-    assert loose == {"app.py", "errors.py", "services.py", "upstream.py"}
+    assert loose == {"app.py", "errors.py", "feature.py", "services.py", "upstream.py"}
+
+
+def test_no_feature_is_imported_from_outside() -> None:
+    """Those of the table are found as those of other packages are: by name."""
+    outside = [found for found in imports() if not found.part.startswith("gateway.features.")]
+    assert len(outside) > 1000
+    assert not [found for found in outside if found.target.startswith("gateway.features.")]
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if part_of(module) in PURE])

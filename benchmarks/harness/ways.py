@@ -23,9 +23,9 @@ from benchmarks.harness import proc
 from gateway.config import load
 from gateway.engines.machine import runs
 from gateway.errors import GatewayError
-from gateway.inventory import add as inventory
-from gateway.inventory.servers import ollama_url
-from gateway.model_test import target
+from gateway.features.evaluation.model_test import target
+from gateway.features.models.inventory import add as inventory
+from gateway.features.models.inventory.servers import ollama_url
 
 ROOT = Path(__file__).resolve().parents[2]
 EMBEDDED = ROOT / "gateway/engines/xllamacpp_server.py"

@@ -22,10 +22,10 @@ from pathlib import Path
 
 from gateway.config.folders import USER
 from gateway.errors import GatewayError
-from gateway.model_test.bfcl import pip
-from gateway.model_test.cases import BadSuite
-from gateway.pull.files import CHUNK, check_space, install
-from gateway.pull.progress import Progress, progress_on
+from gateway.features.evaluation.model_test.bfcl import pip
+from gateway.features.evaluation.model_test.cases import BadSuite
+from gateway.features.models.pull.files import CHUNK, check_space, install
+from gateway.features.models.pull.progress import Progress, progress_on
 
 WHEEL_SECONDS = 900.0
 

@@ -1,42 +1,34 @@
-"""The ASGI application: lifespan, keys, errors, the hot route; Starlette's router answers every other path."""
+"""The ASGI application: lifespan, keys, errors, and the hot route; `Dispatch` answers every other path."""
 
 from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, nullcontext
-from time import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from uvicorn.importer import import_from_string
 
-from gateway.api import health, routes
-from gateway.api.chat import PATHS, Chat, chat_asgi, log
+from gateway.api import routes
+from gateway.api.chat import PATHS, log
+from gateway.api.dispatch import LEFT_KEY, Dispatch, with_headers
 from gateway.errors import GatewayError, ProviderAuthentication
 from gateway.server import connections, keys
 from gateway.server.access import Access
-from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send, not_found
+from gateway.server.asgi import Headers, Message, Receive, Scope, Send, not_found
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client
 from gateway.server.keys import KeyFile, Keyring
-from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Callers, Principal
+from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Principal
 from gateway.services import Services
-from gateway.wire.chat import Caller, Meter, encode
+from gateway.wire.chat import Caller, encode
 
-if TYPE_CHECKING:
-    from gateway.wire.limits import Standing
-
-LEFT_KEY = "ctxgate.left"
-"""The key in an ASGI scope of the headers that say what is left of a key's limits."""
 OPEN_PATHS = ("/health", "/ready", "/")
 """Need no key: supervisors have none, nor do clients that only check that a server is there."""
 PAGE = "/ui/"
 """The files below it need no key either: the page asks the person for one."""
 
-
-RECORDED = "/-/chat/completions"
-"""Makes a model work, too."""
 
 OTHER_KEYS = (b"x-api-key", b"api-key")
 """Headers for the key besides `Authorization: Bearer`: Anthropic's and Azure's."""
@@ -52,7 +44,8 @@ class API:
         self, services: Services, background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     ) -> None:
         gateway = services.gateway
-        self.chat = Chat(gateway)
+        self._dispatch = services.shared(Dispatch)
+        self.chat = self._dispatch.chat
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
         self._continue_trace: Callable[[Headers], None] = lambda headers: None
@@ -66,10 +59,9 @@ class API:
         }
         self.websocket_paths = frozenset(path.encode() for path in self._websockets)
         self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
-        self.callers = Callers()
+        self.callers = self._dispatch.callers
+        self.caller = self._dispatch.caller
         self._services = services
-        services.answer_as = self.answer_as
-        self._router: ASGIApp | None = None
         self._background = background
         self._apply()
         gateway.on_change(self._configured)
@@ -104,7 +96,7 @@ class API:
             if method == "OPTIONS" and (told := self.access.preflight(headers)):
                 await ASGIClient(send).whole(200, (*granted, *told), b"")
                 return
-            send = _with_headers(send, granted)
+            send = with_headers(send, granted)
         await self._answer(scope, receive, send)
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -120,18 +112,18 @@ class API:
             agent = self.access.agent
             is_open = path in OPEN_PATHS or path.startswith(PAGE)
             principal = ANYBODY if is_open else self.authenticate(scope["headers"], keys.wanted(method, path))
-            await self.answer_as(principal, agent, scope, receive, tracked)
+            await self._dispatch.answer_as(principal, agent, scope, receive, tracked)
         except GatewayError as error:
             if started:
                 raise
             if method == "POST" and not error.booked:
                 self._refused(scope, error)
-            await _send_error(_with_headers(send, scope.get(LEFT_KEY, ())), error, path)
+            await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), error, path)
         except Exception:
             log.exception("%s %s failed", method, path)
             if started:
                 raise
-            await _send_error(_with_headers(send, scope.get(LEFT_KEY, ())), INTERNAL, path)
+            await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), INTERNAL, path)
 
     def _refused(self, scope: Scope, error: GatewayError) -> None:
         """Logs a request to a model that none got to see. One without a valid key leaves no trace: else strangers
@@ -139,66 +131,6 @@ class API:
         api, caller = routes.MODEL_APIS.get(scope["path"].removeprefix("/v1").rstrip("/")), scope.get(CALLER_KEY)
         if api is not None and caller is not None:
             self.chat.gateway.request_log.refused(api, caller, error, scope[BODY_KEY].content)
-
-    async def answer_as(self, principal: Principal, agent: bytes, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request that came over no connection of its own, within the principal's limits.
-
-        Raises GatewayError.
-        """
-        scope[SCOPE_KEY] = principal
-        caller = scope[CALLER_KEY] = await self.caller(agent, principal)
-        if caller.meter is None:
-            await self._dispatched(scope, receive, send)
-        else:
-            await self._limited(caller.meter, scope, receive, send)
-
-    async def _limited(self, meter: Meter, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises LimitReached. Only what makes models work counts as a request."""
-        path = scope["path"]
-        if scope["method"] != "POST" or (path != RECORDED and keys.wanted("POST", path) != "models"):
-            await self._dispatched(scope, receive, send)
-            return
-        headers: Callable[[Standing, float], Headers] = import_from_string(routes.api_of(path).limits)
-        meter.enter(headers)
-        scope[LEFT_KEY] = left = headers(meter.standing(), time())
-        try:
-            await self._dispatched(scope, receive, _with_headers(send, left))
-        finally:
-            meter.ended += 1
-
-    async def caller(self, agent: bytes, principal: Principal) -> Caller:
-        """Raises what `Limiter.meter` raises."""
-        if (known := self.callers.known(agent, principal)) is not None:
-            return known
-        if principal.limits is None:
-            return self.callers.add(agent, principal)
-        from gateway.server.limits import limiter  # most gateways have no limits
-
-        return self.callers.add(agent, principal, await self._services.shared(limiter).meter(principal))
-
-    async def _dispatched(self, scope: Scope, receive: Receive, send: Send) -> None:
-        method, path = scope["method"], scope["path"]
-        if path in PATHS:
-            if method != "POST":
-                raise MethodNotAllowed(method, path, ("POST",))
-            await chat_asgi(self.chat, scope, receive, send)
-        elif path in health.PATHS:
-            await health.answer(self._services, scope, send)
-        else:
-            await self._routed(scope, receive, send)
-
-    async def _routed(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if self._router is None:
-            # Starlette costs more start time than everything that the hot route needs.
-            from gateway.server import http
-
-            self._router = http.router(
-                (spelling, http.Endpoint(self._services, handlers, finishes=api.finishes), list(handlers))
-                for api in routes.APIS
-                for path, handlers in api.paths.items()
-                for spelling in routes.spellings(path)
-            )
-        await self._router(scope, receive, send)
 
     async def _websocket(self, scope: Scope, receive: Receive, send: Send) -> None:
         """A refusal is an answer over HTTP, as any other request gets it."""
@@ -272,15 +204,6 @@ class API:
         return principal
 
 
-def _with_headers(send: Send, more: Headers) -> Send:
-    async def sent(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            message = {**message, "headers": [*message["headers"], *more]}
-        await send(message)
-
-    return sent
-
-
 def _before_handshake(send: Send) -> Send:
     """Sends an answer over HTTP to a client that asked for a WebSocket."""
 
@@ -291,5 +214,5 @@ def _before_handshake(send: Send) -> Send:
 
 
 async def _send_error(send: Send, error: GatewayError, path: str) -> None:
-    body: Callable[[GatewayError], Any] = import_from_string(routes.api_of(path).errors)
+    body: Callable[[GatewayError], Any] = import_from_string(routes.routes_of(path).errors)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), encode(body(error)))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from gateway import __version__
-from gateway.server.asgi import MethodNotAllowed, Scope, Send
+from gateway.feature import offered
+from gateway.server.asgi import Headers, MethodNotAllowed, Scope, Send
 from gateway.server.client import JSON_TYPE, ASGIClient
 from gateway.services import Services
 from gateway.wire.chat import encode
@@ -31,9 +33,8 @@ async def _root(services: Services, scope: Scope, send: Send) -> None:
     if scope["path"] != "/" or not services.gateway.config.server.page:
         await ASGIClient(send).whole(200, (TEXT_TYPE,), RUNNING)
     elif any(name == b"accept" and b"text/html" in value for name, value in scope["headers"]):
-        from gateway.api import page
-
-        await page.index(scope["headers"], send)
+        index: Callable[[Headers, Send], Awaitable[None]] = offered("page")
+        await index(scope["headers"], send)
     else:
         await ASGIClient(send).whole(200, (TEXT_TYPE, (b"vary", b"Accept")), RUNNING)
 

@@ -6,7 +6,7 @@ from functools import cache
 
 from starlette.responses import Response
 
-from gateway.api.openapi import description
+from gateway.api.openapi import description, parts
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import Request
 
@@ -15,12 +15,9 @@ ABOUT = {
     "Anthropic": "Messages, as Anthropic has them.",
     "Ollama": "As Ollama has it.",
     "Jina": "Ranking texts, as Jina has it.",
-    "rooms": "A room is where a model works on the server: one message at a time, with tools, files and events. "
-    "Rent one, send it a message, follow its events until `room:idle`, and read `agent:output`. Answers are "
-    "`{success, data, error, code, message}`.",
     "ctxgate": "The gateway itself.",
 }
-"""Tag of the operations → what they are for, in the order of the page."""
+"""Tag of the APIs' operations → what they are for, in the order of the page. Those of features come after."""
 
 
 async def show(request: Request) -> ASGIApp:
@@ -31,15 +28,21 @@ async def show(request: Request) -> ASGIApp:
 def text() -> str:
     """The page in Markdown."""
     whole = description()
-    sections: dict[str, list[str]] = {tag: [] for tag in ABOUT}
+    tags = dict(ABOUT)
+    for part in parts():
+        for tag, about in getattr(part, "ABOUT", {}).items():
+            tags.setdefault(tag, about)
+    sections: dict[str, list[str]] = {tag: [] for tag in tags}
     for path, item in whole["paths"].items():
         for method, operation in item.items():
             if isinstance(operation, dict):
                 line = f"- [{method.upper()} {path}](/openapi.json): {operation['summary']}"
-                sections[operation["tags"][0]].append(line)
-    parts = [f"# {whole['info']['title']}\n\n> {whole['info']['description']}"]
-    parts.append(
+                tag = next((tag for tag in operation.get("tags", ()) if tag in sections), "ctxgate")
+                sections[tag].append(line)
+    paragraphs = [f"# {whole['info']['title']}\n\n> {whole['info']['description']}"]
+    paragraphs.append(
         "[/openapi.json](/openapi.json) has every request and answer as JSON Schemas, `GET /v1/models` the models."
     )
-    parts += [f"## {tag[0].upper()}{tag[1:]}\n\n{about}\n\n" + "\n".join(sections[tag]) for tag, about in ABOUT.items()]
-    return "\n\n".join(parts) + "\n"
+    for tag, about in tags.items():
+        paragraphs.append(f"## {tag[0].upper()}{tag[1:]}\n\n{about}\n\n" + "\n".join(sections[tag]))
+    return "\n\n".join(paragraphs) + "\n"

@@ -6,11 +6,18 @@ from importlib import import_module
 from typing import Any
 
 from gateway import __version__
+from gateway.feature import installed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 
-PARTS = ("gateway.api.openapi_paths", "gateway.api.openapi_stored", "gateway.rooms.openapi")
-"""Modules with `PATHS`, path → OpenAPI path item, and `schemas()`, name → JSON Schema."""
+PARTS = ("gateway.api.openapi_paths", "gateway.api.openapi_stored")
+"""The APIs' own modules; see `gateway.feature.Feature.openapi`."""
+
+
+def parts() -> list[Any]:
+    """The modules of the APIs and of the features."""
+    of_features = (feature.openapi for feature in installed() if feature.openapi is not None)
+    return [import_module(name) for name in (*PARTS, *of_features)]
 
 
 async def describe(request: Request) -> ASGIApp:
@@ -21,10 +28,9 @@ def description() -> dict[str, Any]:
     """The gateway's HTTP interface as OpenAPI 3.1."""
     paths: dict[str, Any] = {}
     schemas: dict[str, Any] = {}
-    for name in PARTS:
-        part = import_module(name)
+    for part in parts():
         paths |= part.PATHS
-        schemas |= part.schemas()
+        schemas |= getattr(part, "schemas", dict)()
     return {
         "openapi": "3.1.0",
         "info": {

@@ -154,7 +154,6 @@ def parameter(name: str, place: str = "path", schema: Json = TEXT) -> Json:
 _SSE = "text/event-stream"
 _ID = (parameter("response_id"),)
 _NAME = (parameter("name"),)
-_FILE = (parameter("file"),)
 _ALL = (parameter("all", "query", FLAG),)
 """Models without weights, too."""
 
@@ -165,7 +164,7 @@ def _anthropic(id: str, summary: str, answer: str, stream: str | None = None) ->
     )
 
 
-def _ollama(
+def ollama(
     id: str,
     summary: str,
     answer: str,
@@ -185,7 +184,7 @@ def _ollama(
     )
 
 
-def _operations(id: str, summary: str, stream: str | None = None, parameters: tuple[Json, ...] = ()) -> Json:
+def operations(id: str, summary: str, stream: str | None = None, parameters: tuple[Json, ...] = ()) -> Json:
     return operation(id, summary, "Object", stream=stream, parameters=parameters, tag="ctxgate")
 
 
@@ -196,7 +195,7 @@ _PAGE = (
     parameter("after", "query"),
 )
 _USAGE = (parameter("by", "query", one_of("day", "key", "model", "client")), parameter("since", "query"))
-_NDJSON = "application/x-ndjson"
+NDJSON = "application/x-ndjson"
 
 PATHS: dict[str, Json] = {
     "/health": {"get": operation("health", "Whether the gateway runs; needs no key", "Health", tag="ctxgate")},
@@ -206,15 +205,13 @@ PATHS: dict[str, Json] = {
             "modelReadyNow", "Whether a model can answer at once", "Object", parameters=_NAME, tag="ctxgate"
         )
     },
-    "/metrics": {"get": _operations("metrics", "For Prometheus", stream="text/plain")},
-    "/-/status": {"get": _operations("status", "The state of the gateway")},
-    "/-/usage": {"get": _operations("usage", "Usage by keys and programs", parameters=_USAGE)},
-    "/-/events": {"get": _operations("events", "The gateway's activity; with follow=true, live", stream=_SSE)},
-    "/-/evaluations": {"get": _operations("evaluations", "Results of model tests")},
-    "/-/evaluations/{name}": {"get": _operations("evaluation", "One result", parameters=_NAME)},
-    "/-/formats": {"get": _operations("formats", "Names of tool-call formats")},
+    "/metrics": {"get": operations("metrics", "For Prometheus", stream="text/plain")},
+    "/-/status": {"get": operations("status", "The state of the gateway")},
+    "/-/usage": {"get": operations("usage", "Usage by keys and programs", parameters=_USAGE)},
+    "/-/events": {"get": operations("events", "The gateway's activity; with follow=true, live", stream=_SSE)},
+    "/-/formats": {"get": operations("formats", "Names of tool-call formats")},
     "/-/logs/{name}": {
-        "get": _operations(
+        "get": operations(
             "engineLog", "The last lines of an engine's log", stream="text/plain",
             parameters=(*_NAME, parameter("lines", "query", COUNT)),
         )
@@ -226,37 +223,36 @@ PATHS: dict[str, Json] = {
         )
     },
     "/-/requests": {
-        "get": _operations(
+        "get": operations(
             "requests", "The last requests",
             parameters=(parameter("limit", "query", COUNT), parameter("after", "query", COUNT)),
         )
     },
     "/-/requests/{name}": {
-        "get": _operations(
+        "get": operations(
             "request", "One request, with its recording",
             parameters=(
                 *_NAME, parameter("as", "query"), parameter("raw", "query", COUNT), parameter("clean", "query", COUNT),
             ),
         )
     },
-    "/ui/{file}": {"get": _operations("page", "A file of the page", stream="text/html", parameters=_FILE)},
     "/-/plan": {
-        "get": _operations("plan", "What a reload of the file would change"),
+        "get": operations("plan", "What a reload of the file would change"),
         "post": {
-            **_operations("planOf", "What another file would change"),
+            **operations("planOf", "What another file would change"),
             "requestBody": {"required": True, "content": {"application/yaml": {"schema": TEXT}}},
         },
     },
-    "/-/reload": {"post": _operations("reload", "Reload the configuration")},
-    "/openapi.json": {"get": _operations("openapi", "This document")},
-    "/llms.txt": {"get": _operations("llms", "A list of these endpoints, for language models", stream="text/plain")},
+    "/-/reload": {"post": operations("reload", "Reload the configuration")},
+    "/openapi.json": {"get": operations("openapi", "This document")},
+    "/llms.txt": {"get": operations("llms", "A list of these endpoints, for language models", stream="text/plain")},
     "/v1/models": {"get": operation("models", "The models that can be served", "ModelList", parameters=_ALL)},
     "/v1/models/{name}": {"get": operation("model", "One model", "Model", parameters=(*_NAME, *_ALL))},
     "/v1/models/{name}/ready": {
         "get": operation("ready", "Start its engine; answers once it serves", "Ready", parameters=_NAME, tag="ctxgate")
     },
-    "/v1/models/{name}/load": {"post": _operations("load", "Load it into memory", parameters=_NAME)},
-    "/v1/models/{name}/unload": {"post": _operations("unload", "Unload it from memory", parameters=_NAME)},
+    "/v1/models/{name}/load": {"post": operations("load", "Load it into memory", parameters=_NAME)},
+    "/v1/models/{name}/unload": {"post": operations("unload", "Unload it from memory", parameters=_NAME)},
     "/v1/chat/completions": {
         "post": operation(
             "createChatCompletion", "A chat", "ChatCompletion", request="CreateChatCompletion", stream=_SSE
@@ -293,16 +289,14 @@ PATHS: dict[str, Json] = {
     },
     "/v1/messages": {"post": _anthropic("createMessage", "A message", "Message", _SSE)},
     "/v1/messages/count_tokens": {"post": _anthropic("countTokens", "Count the tokens of its prompt", "InputTokens")},
-    "/api/chat": {"post": _ollama("ollamaChat", "A chat", "OllamaLine", "OllamaChat", _NDJSON)},
-    "/api/generate": {"post": _ollama("ollamaGenerate", "A text", "OllamaLine", "OllamaGenerate", _NDJSON)},
-    "/api/embed": {"post": _ollama("ollamaEmbed", "Vectors", "OllamaEmbeddings", "OllamaEmbed")},
-    "/api/embeddings": {"post": _ollama("ollamaEmbeddings", "A vector", "OllamaEmbeddings", "OllamaEmbed")},
-    "/api/tags": {"get": _ollama("ollamaTags", "The models that can be served", "OllamaModels", parameters=_ALL)},
-    "/api/ps": {"get": _ollama("ollamaPs", "Models with running engines", "OllamaModels")},
-    "/api/show": {"post": _ollama("ollamaShow", "One model", "OllamaModel", "OllamaNamed")},
-    "/api/pull": {"post": _ollama("ollamaPull", "Fetch a model", "OllamaLine", "OllamaNamed", _NDJSON)},
-    "/api/delete": {"delete": _ollama("ollamaDelete", "Remove a model", "OllamaLine", "OllamaNamed")},
-    "/api/version": {"get": _ollama("ollamaVersion", "The version of the API", "OllamaVersion")},
+    "/api/chat": {"post": ollama("ollamaChat", "A chat", "OllamaLine", "OllamaChat", NDJSON)},
+    "/api/generate": {"post": ollama("ollamaGenerate", "A text", "OllamaLine", "OllamaGenerate", NDJSON)},
+    "/api/embed": {"post": ollama("ollamaEmbed", "Vectors", "OllamaEmbeddings", "OllamaEmbed")},
+    "/api/embeddings": {"post": ollama("ollamaEmbeddings", "A vector", "OllamaEmbeddings", "OllamaEmbed")},
+    "/api/tags": {"get": ollama("ollamaTags", "The models that can be served", "OllamaModels", parameters=_ALL)},
+    "/api/ps": {"get": ollama("ollamaPs", "Models with running engines", "OllamaModels")},
+    "/api/show": {"post": ollama("ollamaShow", "One model", "OllamaModel", "OllamaNamed")},
+    "/api/version": {"get": ollama("ollamaVersion", "The version of the API", "OllamaVersion")},
 }  # fmt: skip
 
 

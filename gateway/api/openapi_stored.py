@@ -1,4 +1,4 @@
-"""The part of `/openapi.json` about files, batches and conversations."""
+"""The part of `/openapi.json` about conversations."""
 
 from __future__ import annotations
 
@@ -9,36 +9,20 @@ from gateway.api.openapi_paths import (
     TEXT,
     Json,
     described,
-    list_of,
     object_of,
     one_of,
     operation,
     parameter,
 )
-from gateway.wire.batches import CreateBatch
 from gateway.wire.responses.conversations import AddItems, CreateConversation, UpdateConversation
 
 REQUESTS: dict[str, type] = {
-    "CreateBatch": CreateBatch,
     "CreateConversation": CreateConversation,
     "UpdateConversation": UpdateConversation,
     "AddItems": AddItems,
 }
 
 ANSWERS: dict[str, Json] = {
-    "File": object_of(
-        "id object bytes created_at expires_at filename purpose status", id=TEXT, object=one_of("file"), bytes=COUNT,
-        created_at=COUNT, expires_at=COUNT, filename=TEXT, purpose=one_of("batch", "batch_output"),
-    ),
-    "FileDeleted": object_of("id object deleted", id=TEXT, object=one_of("file"), deleted=FLAG),
-    "Page": object_of("object data has_more", object=one_of("list"), data=list_of(OBJECT), has_more=FLAG),
-    "Batch": object_of(
-        "id object endpoint input_file_id completion_window status created_at request_counts", id=TEXT,
-        object=one_of("batch"), created_at=COUNT, request_counts=OBJECT,
-        status=one_of(
-            "validating", "failed", "in_progress", "finalizing", "completed", "expired", "cancelling", "cancelled"
-        ),
-    ),
     "Conversation": object_of(
         "id object created_at metadata", id=TEXT, object=one_of("conversation"), created_at=COUNT, metadata=OBJECT
     ),
@@ -48,46 +32,15 @@ ANSWERS: dict[str, Json] = {
     "Item": object_of("id type", id=TEXT, type=TEXT),
 }  # fmt: skip
 
-_UPLOAD = object_of("file purpose", file={"type": "string", "format": "binary"}, purpose=one_of("batch"))
-_FILE = (parameter("file_id"),)
-_BATCH = (parameter("batch_id"),)
 _CONVERSATION = (parameter("conversation_id"),)
 _ITEM = (*_CONVERSATION, parameter("item_id"))
 _AFTER = parameter("after", "query")
 _ORDER = parameter("order", "query", one_of("asc", "desc"))
 
 
-def _limit(most: int) -> Json:
-    return parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": most})
-
+_LIMIT = parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": 100})
 
 PATHS: dict[str, Json] = {
-    "/v1/files": {
-        "get": operation(
-            "listFiles", "The files", "Page", parameters=(parameter("purpose", "query"), _limit(10_000), _AFTER, _ORDER)
-        ),
-        "post": {
-            **operation("uploadFile", "Upload the requests of a batch", "File"),
-            "requestBody": {"required": True, "content": {"multipart/form-data": {"schema": _UPLOAD}}},
-        },
-    },
-    "/v1/files/{file_id}": {
-        "get": operation("getFile", "One file", "File", parameters=_FILE),
-        "delete": operation("deleteFile", "Delete it", "FileDeleted", parameters=_FILE),
-    },
-    "/v1/files/{file_id}/content": {
-        "get": operation(
-            "getFileContent", "Its content", "Object", stream="application/octet-stream", parameters=_FILE
-        )
-    },
-    "/v1/batches": {
-        "get": operation("listBatches", "The batches", "Page", parameters=(_limit(100), _AFTER)),
-        "post": operation("createBatch", "Create a batch from a file of requests", "Batch", request="CreateBatch"),
-    },
-    "/v1/batches/{batch_id}": {"get": operation("getBatch", "One batch", "Batch", parameters=_BATCH)},
-    "/v1/batches/{batch_id}/cancel": {
-        "post": operation("cancelBatch", "Cancel a batch", "Batch", parameters=_BATCH)
-    },
     "/v1/conversations": {
         "post": operation("createConversation", "A conversation", "Conversation", request="CreateConversation")
     },
@@ -102,7 +55,7 @@ PATHS: dict[str, Json] = {
     "/v1/conversations/{conversation_id}/items": {
         "get": operation(
             "listConversationItems", "Its items", "ItemList",
-            parameters=(*_CONVERSATION, _limit(100), _AFTER, _ORDER),
+            parameters=(*_CONVERSATION, _LIMIT, _AFTER, _ORDER),
         ),
         "post": operation(
             "addConversationItems", "Add items", "ItemList", request="AddItems", parameters=_CONVERSATION

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 from msgspec import to_builtins
 
 from gateway.cli.options import Group, config_option, configuration, json_option
+from gateway.feature import offered
 from gateway.server.keys import FILE, SCOPES, KeyFile
 from gateway.server.limits import NAMES, parse, written
 
@@ -94,7 +96,7 @@ def _file(config: Path | None) -> KeyFile:
     settings = configuration(config)
     if settings.cluster is None:
         return KeyFile(settings.state_dir / FILE)
-    from gateway.cluster.keys import SharedKeys
     from gateway.services import store_url
 
-    return SharedKeys(settings.state_dir / FILE, store_url(settings))
+    shared: Callable[[Path, str], KeyFile] = offered("key_file")
+    return shared(settings.state_dir / FILE, store_url(settings))

@@ -34,7 +34,7 @@ def listening(server: Server) -> list[socket.socket]:
 
 
 def _handed_over(server: Server) -> list[socket.socket]:
-    from gateway.service.activation import differs, handed_over
+    from gateway.server.activation import differs, handed_over
 
     opened = handed_over(os.environ)
     path = str(server.uds) if server.uds is not None else None

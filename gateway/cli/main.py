@@ -7,7 +7,6 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from importlib import import_module
 from typing import cast
 
 import click
@@ -15,39 +14,28 @@ import click
 from gateway import __version__
 from gateway.cli.broken_pipe import exit_quietly
 from gateway.cli.options import Group
+from gateway.feature import imported, installed
 
-COMMANDS = {
+OWN = {
     "serve": ("gateway.cli.serve:serve", "Serve the models of config.yaml."),
     "init": ("gateway.cli.init:init", "Write the default config.yaml."),
     "check": ("gateway.cli.check:check", "Check config.yaml."),
     "doctor": ("gateway.cli.doctor:doctor", "Check everything that serving needs, and try a client's requests."),
     "plan": ("gateway.cli.plan:plan", "Show what a changed config.yaml would change."),
-    "service": ("gateway.cli.service:service", "Keep the gateway running: install it for systemd or launchd."),
     "self": ("gateway.cli.self_check:itself", "Check that this installation of ctxgate is complete."),
     "status": ("gateway.cli.status:status", "Show what the running gateway does."),
     "usage": ("gateway.cli.usage:usage", "Show how much each key, model and program used."),
     "logs": ("gateway.cli.logs:logs", "Show the output of a model's engine."),
     "replay": ("gateway.cli.replay:replay", "Parse a recorded answer as another tool-call format."),
-    "models": ("gateway.cli.models:models", "List the models: which are installed and which run."),
     "formats": ("gateway.cli.formats:formats", "List the tool-call formats, or detect a model's."),
-    "add": ("gateway.cli.add:add", "Add a model: a file, a folder, from the hub or Ollama, or a running server."),
-    "remove": ("gateway.cli.remove:remove", "Remove a model from config.yaml, and its weights if you wish."),
-    "pull": ("gateway.cli.pull:pull", "Fetch a model's weights."),
     "load": ("gateway.cli.load:load", "Load a model into memory."),
     "unload": ("gateway.cli.load:unload", "Unload a model from memory."),
-    "swap": ("gateway.cli.swap:swap", "Make another model the active one, unless it calls tools worse."),
-    "tune": ("gateway.cli.tune:tune", "Find the fastest settings of a model's engine on this machine."),
     "chat": ("gateway.cli.chat:chat", "Try a model in the terminal."),
-    "ctx": ("gateway.cli.ctx:ctx", "Models as files: executable, with sockets and control files."),
-    "room": ("gateway.cli.room:room", "Rent a room, talk to it, watch it, release it."),
-    "tools": ("gateway.cli.tools:tools", "List and call the tools of models, including those of MCP servers."),
-    "records": ("gateway.cli.records:records", "Define the models of records that rooms use."),
-    "batch": ("gateway.cli.batch:batch", "List batches, and watch one."),
     "prompts": ("gateway.cli.prompts:prompts", "List and remove saved prompts."),
-    "cluster": ("gateway.cli.cluster:cluster", "Check what this machine lacks to join the cluster."),
     "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys of callers."),
 }
-"""The module and the purpose of each command. Only the module of the command that runs is imported."""
+"""The function and the purpose of each command; `commands` adds those of the features. Only the module of the command
+that runs is imported."""
 
 INTERRUPTED = 130
 
@@ -66,31 +54,40 @@ exit codes:
 """
 
 
+def commands() -> dict[str, tuple[str, str]]:
+    """All commands, in the order of the help."""
+    found = dict(OWN)
+    for feature in installed():
+        for name, command in feature.commands.items():
+            found.setdefault(name, command)
+    return found
+
+
 class Commands(Group):
-    """The table above as a group of commands."""
+    """The commands as a group."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
+        return list(commands())
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
+        found = OWN.get(cmd_name) or commands().get(cmd_name)
+        if found is None:
             return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command = cast(click.Command, getattr(import_module(module), name))
+        command = cast(click.Command, imported(found[0]))
         gc.enable()
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args[0] not in COMMANDS:
-            raise click.NoSuchCommand(args[0], possibilities=COMMANDS, ctx=ctx)
+        if args[0] not in OWN and args[0] not in commands():
+            raise click.NoSuchCommand(args[0], possibilities=commands(), ctx=ctx)
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """From the table: help of `ctxgate` itself imports no command."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, purpose) for name, (_, purpose) in COMMANDS.items()])
+            formatter.write_dl([(name, purpose) for name, (_, purpose) in commands().items()])
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write_paragraph()

@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from gateway.cli.client import base_url
 from gateway.cli.listening import listening
 from gateway.cli.options import FILE, Command, config_option, configuration
-from gateway.cli.pull import fetch
 from gateway.config import Config, Model, Server, cache, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.feature import offered
 from gateway.server.keys import FILE as KEYS
 from gateway.server.keys import KeyFile
 
@@ -107,7 +107,7 @@ def serve(
     # The start makes no garbage either. The server turns the collector on again.
     gc.disable()
     if env_file is not None:
-        from gateway.service.env_file import load as load_env
+        from gateway.config.env_file import load as load_env
 
         load_env(env_file, os.environ)
     overrides = Overrides(host, port, uds, model, tls)
@@ -175,6 +175,7 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
     if model.pull is None or model.path is None or model.path.exists():
         return config
     try:
+        fetch: Callable[[Model], object] = offered("fetch_weights")
         fetch(model)
     except ProviderUnavailable as error:
         if offline_model is None or error.code != "offline":

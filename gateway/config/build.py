@@ -37,6 +37,7 @@ from gateway.config.file import (
 from gateway.config.hidden import LONG
 from gateway.config.projection import NAMING, is_component, projection
 from gateway.config.secret import BadSecret, credential, secret
+from gateway.config.sections import file_class, given, lacking_extras
 from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
@@ -152,7 +153,7 @@ def _file(data: dict[str, Any], folder: Path) -> File:
     before = os.environ.get(PLUGINS)
     os.environ[PLUGINS] = "__all__"
     try:
-        return File.model_validate(data, context={"folder": folder})
+        return file_class().model_validate(data, context={"folder": folder})
     finally:
         if before is None:
             del os.environ[PLUGINS]
@@ -213,6 +214,8 @@ class _Build:
             self.tuning(("runtimes", runtime), general, runtime)
         self.shared_ports(models)
         self.other_names(models)
+        for key, lack in lacking_extras(document):
+            document.note((key,), f"{key}: {lack}")
         if file.store is not None:
             self.no_password(("store",))
         if file.prompts is not None and file.prompts.share is not None:
@@ -235,6 +238,7 @@ class _Build:
             mcp=self.mcp(file.mcp or MCPEntry.model_construct()),
             cluster=self.cluster(file.cluster) if file.cluster is not None else None,
             ctx=ctx,
+            sections=given(file),
             from_variables=self.secrets(()),
             notes=tuple(document.notes),
         )

@@ -33,8 +33,10 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
     found = _read(entry, key, environ)
     if found is not None:
         return found
+    from gateway.config.sections import lacking_extras  # needs pydantic, as the file itself does
+
     config, document = read_config(source, environ)
-    if document.variables is not None and _cacheable(config):
+    if document.variables is not None and _cacheable(config) and not any(lacking_extras(document)):
         _write(entry, key, document.variables, config)
     return config
 
@@ -61,7 +63,7 @@ def _cacheable(config: Config) -> bool:
     secret = bool(config.secrets)
     foreign = any(model.custom_format is not None or ":" in model.tool_call_format for model in models)
     credential = any(settings.credential is not None for settings in config.ctx.models.values())
-    return not secret and not foreign and not credential
+    return not secret and not foreign and not credential and not config.sections
 
 
 def _read(entry: Path, key: bytes, environ: Mapping[str, str]) -> Config | None:

@@ -107,6 +107,9 @@ def _top(old: Config, new: Config) -> Iterator[Change]:
     for key in ("state_dir", "store", "rooms", "batches", "mcp", "cluster"):
         if getattr(old, key) != getattr(new, key):
             yield Change(key)
+    for key in dict.fromkeys([*old.sections, *new.sections]):
+        if old.sections.get(key) != new.sections.get(key):
+            yield Change(key)
 
 
 CHOICES = (

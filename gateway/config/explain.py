@@ -9,9 +9,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.fields import RUNTIMES
-from gateway.config.file import Entry, File, ModelEntry, ServerEntry
+from gateway.config.file import Entry, ModelEntry, ServerEntry
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
+from gateway.config.sections import file_class
 from gateway.config.source import Document, KeyPath
 from gateway.config.spelling import MEANT, RENAMED
 
@@ -175,7 +176,7 @@ def _cure(context: dict[str, Any]) -> str:
 
 def _fields(place: KeyPath) -> Iterable[str]:
     """Keys allowed in the mapping at `place`."""
-    entry: type[Entry] = File
+    entry: type[Entry] = file_class()
     rest = iter(place)
     for key in rest:
         parts = [*_flat(entry.model_fields[str(key)].annotation)]

@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct
 
 from gateway.config.fields import IMPORT_STRING
-from gateway.config.file import File
+from gateway.config.sections import file_class
 from gateway.config.spelling import IGNORED, RENAMED, RUNTIMES
 from gateway.config.values import (
     Ctx,
@@ -30,7 +30,7 @@ _VARIABLE = {"type": "string", "pattern": r"\$\{[A-Za-z_]\w*(:-[^${}]*)?\}"}
 
 def json_schema() -> dict[str, Any]:
     """Draft 2020-12. Includes old spellings, marked as deprecated."""
-    schema = File.model_json_schema()
+    schema = file_class().model_json_schema()
     definitions = schema["$defs"]
     for definition in (schema, *definitions.values()):
         for name, prop in definition["properties"].items():

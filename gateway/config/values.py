@@ -626,6 +626,8 @@ class Config(Struct, frozen=True, kw_only=True):
     mcp: MCP = field(default_factory=MCP)
     cluster: Cluster | None = None
     """None: there is no cluster."""
+    sections: Mapping[str, Any] = field(default_factory=dict)
+    """The sections that features add: see `gateway.feature.Feature.sections`."""
     store: str | None = None
     """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
     from_variables: tuple[SecretStr, ...] = ()
@@ -634,8 +636,9 @@ class Config(Struct, frozen=True, kw_only=True):
     """Warnings: ignored keys, shared ports."""
 
     def __repr__(self) -> str:
-        """Without `store`, which may hold a password."""
-        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name != "store")
+        """Without `store` and `sections`, which may hold a password."""
+        hidden = ("store", "sections")
+        shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in hidden)
         return f"Config({', '.join(shown)})"
 
     @property

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from gateway.backends import Backend
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.fallbacks import open_with_fallbacks
+from gateway.core.pool import EnginePool
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -32,10 +32,10 @@ log = logging.getLogger("ctxgate")
 class Gateway:
     """All configured models. Use as an async context manager, or `aclose` it."""
 
-    def __init__(self, config: Config, shared: Callable[[Model], Backend | None] | None = None) -> None:
-        """shared: the backend of a model whose engines belong to a cluster, None for any other model."""
+    def __init__(self, config: Config, pool: EnginePool | None = None) -> None:
+        """pool: the engines that it shares with other gateways; None: all are its own."""
         self.config = config
-        self.shared = shared
+        self.pool = pool
         self.request_log = RequestLog(config.log.requests, bodies=config.log.bodies)
         self._traces = _traces(config.log, self.request_log) if config.log.traces is not None else None
         self.leaving: dict[asyncio.Task[None], Route] = {}
@@ -101,7 +101,7 @@ class Gateway:
             log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
 
     def _new_route(self, model: Model) -> Route:
-        backend = self.shared(model) if self.shared is not None else None
+        backend = self.pool.backend(model) if self.pool is not None else None
         engine = self._engine(model) if backend is None and model.startable else None
         made = model, self.request_log, self.schemas, engine, self._limits, backend
         if self._traces is None:

@@ -97,8 +97,8 @@ def at_the_holder(handler: Handler) -> Handler:
 
     @functools.wraps(handler)
     async def anywhere(request: Request) -> ASGIApp:
-        forward = request.services.forward
-        return await (handler(request) if forward is None else forward(handler, request))
+        pool = request.gateway.pool
+        return await (handler(request) if pool is None else pool.forward(handler, request))
 
     return anywhere
 

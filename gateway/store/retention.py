@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from importlib import import_module
 from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.errors import GatewayError
+from gateway.feature import imported
 
 if TYPE_CHECKING:
     from gateway.store import Store
@@ -29,8 +29,7 @@ async def prune_all(store: Store, config: Config, prunes: Sequence[str], now: fl
     """
     deleted = 0
     for name in prunes:
-        module, _, attribute = name.partition(":")
-        prune: Prune = getattr(import_module(module), attribute)
+        prune: Prune = imported(name)
         try:
             deleted += await prune(store, config, now)
         except (GatewayError, OSError) as error:

@@ -14,7 +14,7 @@ import pytest
 
 from gateway.app import build
 from gateway.config import Config, Model, load
-from gateway.pull.download import ATTEMPTS
+from gateway.features.models.pull.download import ATTEMPTS
 from gateway.server.keys import FILE, KeyFile
 from tests.engines.served import served
 from tests.gateway.running import FAST

@@ -19,6 +19,7 @@ from gateway.api import chat, health, routes
 from gateway.api.openapi import description
 from gateway.app import build
 from gateway.config import Config, Model, Rooms
+from gateway.feature import Routes
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -53,7 +54,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 def test_every_path_is_described_and_no_other() -> None:
     described = {(method, re.sub(r"\{\w+\}", "{}", path)) for method, path in OPERATIONS}
-    tables = [routes.DIRECT, *(api.paths for api in routes.APIS)]
+    tables = [routes.DIRECT, *(known.paths for known in routes.routes())]
     known = [(method, path) for table in tables for path, handlers in table.items() for method in handlers]
     for method, path in known:
         ways = {(method, re.sub(r"\{[\w:]+\}", "{}", spelling)) for spelling in routes.spellings(path)}
@@ -63,9 +64,9 @@ def test_every_path_is_described_and_no_other() -> None:
     assert described == set()
 
 
-@pytest.mark.parametrize("api", routes.APIS)
-def test_every_handler_can_be_imported(api: routes.API) -> None:
-    names = [api.errors, *(name for handlers in api.paths.values() for name in handlers.values())]
+@pytest.mark.parametrize("table", routes.routes())
+def test_every_handler_can_be_imported(table: Routes) -> None:
+    names = [table.errors, *(name for handlers in table.paths.values() for name in handlers.values())]
     assert all(callable(import_from_string(name)) for name in names)
 
 

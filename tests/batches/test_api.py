@@ -14,11 +14,11 @@ import pytest
 from openai import APIStatusError, AsyncOpenAI, BadRequestError, ConflictError, NotFoundError
 from openai.types import Batch
 
-from gateway.api.batches.batch_store import BatchStore
 from gateway.app import build
 from gateway.config import Batches, Config, Model, Server
+from gateway.features.batches.batch_store import BatchStore
+from gateway.features.batches.objects import WINDOW_SECONDS
 from gateway.server.keys import FILE, KeyFile
-from gateway.wire.batches import WINDOW_SECONDS
 from tests.api.conftest import real as real  # a fixture
 from tests.gateway.double import Double, Exchange, Json, Script, answers, completion, endless
 from tests.gateway.running import FAST, NO_COMMENTS

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.batch import ends_at
+from gateway.features.batches.commands.batch import ends_at
 from tests.batches.test_api import chats, ended, of, start
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering

@@ -8,12 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.batches import (
+from gateway.features.batches.objects import (
     EXPIRY_SECONDS,
     LONGEST_ID,
-    LONGEST_KEY,
-    LONGEST_VALUE,
-    MOST_METADATA,
     UNANSWERED,
     CreateBatch,
     Fault,
@@ -22,10 +19,9 @@ from gateway.wire.batches import (
     answered,
     batch_object,
     check_expiry,
-    check_metadata,
-    page,
     unanswered,
 )
+from gateway.wire.stored import LONGEST_KEY, LONGEST_VALUE, MOST_METADATA, check_metadata, page
 
 Json = dict[str, Any]
 

@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from gateway.api.batches import batch_store
-from gateway.api.batches.batch_store import BatchStore
-from gateway.api.batches.file_store import FileStore
 from gateway.errors import ProviderUnavailable
+from gateway.features.batches import batch_store
+from gateway.features.batches.batch_store import BatchStore
+from gateway.features.batches.file_store import FileStore
+from gateway.features.batches.objects import CreateBatch, Line, LineReader, answered
 from gateway.server.principal import LOCAL
 from gateway.store import Store
-from gateway.wire.batches import CreateBatch, Line, LineReader, answered
 from tests.batches.test_api import chats
 from tests.store.test_retention import config
 

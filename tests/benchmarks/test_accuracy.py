@@ -17,9 +17,9 @@ from benchmarks import accuracy
 from benchmarks.accuracy import Estimate, Figures, Needless, Options, Row, Share, goals_of, measure_all, reason, table
 from benchmarks.harness import weights
 from benchmarks.harness.ways import Loaded, NotMeasured, Served, Way, create_in_ollama
-from gateway.model_test import commands, fake, run
-from gateway.model_test.answers import Answer, RawCall
-from gateway.model_test.cases import Case, Suite
+from gateway.features.evaluation.model_test import commands, fake, run
+from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.cases import Case, Suite
 
 Json = dict[str, Any]
 

@@ -8,7 +8,7 @@ import click
 import pytest
 
 from gateway.cli.main import root as ctxgate
-from gateway.cli.model_test import root as model_test
+from gateway.features.evaluation.commands.model_test import root as model_test
 
 
 def commands(command: click.Command, context: click.Context) -> Iterator[tuple[str, click.Command]]:

@@ -15,10 +15,10 @@ import psycopg
 from msgspec import Raw
 from pydantic import SecretStr
 
-from gateway.cluster.backend import ClusterBackend, Shared
-from gateway.cluster.tables import CHANNEL
-from gateway.cluster.values import Load, decode
 from gateway.config import Config, Model
+from gateway.features.cluster.backend import ClusterBackend, Shared
+from gateway.features.cluster.tables import CHANNEL
+from gateway.features.cluster.values import Load, decode
 from tests.cluster.nodes import Gateway, until
 
 MOST_MESSAGES = 80

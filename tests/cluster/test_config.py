@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.check import check
-from gateway.cluster.values import fingerprint, placeable
-from gateway.cluster.weights import in_folder, provide
 from gateway.config import ConfigError, Model, PullSource, load
 from gateway.config.values import Cluster, ClusterTLS, Spread
 from gateway.errors import ProviderInvalidResponse
-from gateway.pull.files import digest
+from gateway.features.cluster.check import check
+from gateway.features.cluster.values import fingerprint, placeable
+from gateway.features.cluster.weights import in_folder, provide
+from gateway.features.models.pull.files import digest
 from tests.cli.commands import ctxgate
 from tests.store.postgresql import start
 

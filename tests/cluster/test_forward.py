@@ -9,7 +9,7 @@ from contextlib import ExitStack
 import pytest
 from starlette.requests import Request
 
-from gateway.cluster.forward import Forward
+from gateway.features.cluster.forward import Forward
 from gateway.store import Claimed
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.cluster import tables
-from gateway.cluster.bus import Bus
-from gateway.cluster.member import Member, Models
-from gateway.cluster.values import EngineRow, Failed, Load, Message, encode, fingerprint
 from gateway.config import Config, Engines, Model
 from gateway.config.values import Cluster
 from gateway.core import Gateway
 from gateway.errors import ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
+from gateway.features.cluster import tables
+from gateway.features.cluster.bus import Bus
+from gateway.features.cluster.member import Member, Pool
+from gateway.features.cluster.values import EngineRow, Failed, Load, Message, encode, fingerprint
 from gateway.services import Services
 from gateway.store import Store
 from gateway.wire.chat import ChatRequest
@@ -61,13 +61,13 @@ async def member(store: Store, model: Model = MODEL, **engines: Any) -> AsyncIte
         cluster=Cluster(),
         engines=Engines(**engines),
     )
-    models = Models(config)
-    async with Gateway(config, models) as gateway:
+    pool = Pool(config)
+    async with Gateway(config, pool) as gateway:
         services = Services(gateway)
-        this = WithoutRay(services, models)
+        this = WithoutRay(services, pool)
         running = asyncio.create_task(this.run())
         try:
-            await soon(lambda: models.shared.key is not None)
+            await soon(lambda: pool.shared.key is not None)
             yield gateway
         finally:
             running.cancel()

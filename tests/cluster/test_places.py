@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cluster.prompts import Places, PlaceServer, Rate, RemoteTurn
 from gateway.config import Prompts
+from gateway.features.cluster.prompts import Places, PlaceServer, Rate, RemoteTurn
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
 from tests.patience import PATIENCE

@@ -6,13 +6,13 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.cluster.placement import Placed, Wish, place
-from gateway.cluster.scaling import Replica, surplus, wanted
-from gateway.cluster.values import Load, Node, decode, split
 from gateway.config import Engines
 from gateway.config.values import Spread
 from gateway.engines.admission import Resident
 from gateway.engines.memory import Budget, Footprint
+from gateway.features.cluster.placement import Placed, Wish, place
+from gateway.features.cluster.scaling import Replica, surplus, wanted
+from gateway.features.cluster.values import Load, Node, decode, split
 from gateway.wire.limits import Used
 
 LIMITS = Engines()

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine
 
-from gateway.cluster import tables
-from gateway.cluster.values import NodeRow
+from gateway.features.cluster import tables
+from gateway.features.cluster.values import NodeRow
 from tests.cli.commands import ctxgate
 from tests.cluster.nodes import Gateway, config, until
 from tests.page.browser import Page

@@ -13,7 +13,7 @@ from typing import Any, Self
 from gateway.config import Config, Model
 from gateway.config.values import Ctx, CtxModel
 from gateway.core import Gateway
-from gateway.ctx.live import LiveTree
+from gateway.features.ctx.live import LiveTree
 from gateway.services import Services
 from tests.gateway.double import Double
 from tests.patience import PATIENCE

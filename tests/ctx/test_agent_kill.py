@@ -158,5 +158,5 @@ async def test_killed_a_hundred_times(short: Path) -> None:
 
 
 def test_the_states_are_events_of_rooms() -> None:
-    described = (Path(__file__).parents[2] / "gateway/rooms/design.md").read_text("utf-8")
+    described = (Path(__file__).parents[2] / "gateway/features/rooms/design.md").read_text("utf-8")
     assert all(state in described for state in STATES), json.dumps(STATES)

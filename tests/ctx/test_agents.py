@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ctx.temporary import MAX_SESSIONS
+from gateway.features.ctx.temporary import MAX_SESSIONS
 from tests.ctx.served import Client, Tree, tree, types
 from tests.ctx.test_runner import until
 from tests.patience import PATIENCE

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Model
-from gateway.ctx.control import (
+from gateway.errors import ProviderInvalidModel
+from gateway.features.ctx.control import (
     BadControlFile,
     Routes,
     defaults_text,
@@ -24,10 +25,9 @@ from gateway.ctx.control import (
     parse_defaults,
     parse_session,
 )
-from gateway.ctx.metadata import projected
-from gateway.ctx.objects import ObjectName, Triple, name_at
-from gateway.ctx.tree import read_control
-from gateway.errors import ProviderInvalidModel
+from gateway.features.ctx.metadata import projected
+from gateway.features.ctx.objects import ObjectName, Triple, name_at
+from gateway.features.ctx.tree import read_control
 from tests.conftest import ROOT
 from tests.patience import PATIENCE
 
@@ -154,9 +154,9 @@ UNREADABLE = """
 import os, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[2])
-from gateway.ctx.errors import code
-from gateway.ctx.objects import ObjectName, Triple
-from gateway.ctx.tree import read_control
+from gateway.features.ctx.errors import code
+from gateway.features.ctx.objects import ObjectName, Triple
+from gateway.features.ctx.tree import read_control
 from gateway.errors import GatewayError
 if os.geteuid() == 0:
     os.setuid(65534)

@@ -7,9 +7,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gateway.ctx.availability import BUSY, OFFLINE, READY, UNCONFIGURED
-from gateway.ctx.drivers import DRIVERS
 from gateway.engines.states import TABLE
+from gateway.features.ctx.availability import BUSY, OFFLINE, READY, UNCONFIGURED
+from gateway.features.ctx.drivers import DRIVERS
 from tests.conftest import ROOT
 from tests.ctx.served import tree
 

@@ -15,12 +15,12 @@ from gateway.config import load
 from gateway.config.values import CtxModel, UseCase
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
-from gateway.ctx.agents.provider import provider
-from gateway.ctx.drivers.responses import request
-from gateway.ctx.execution import Execution
-from gateway.ctx.objects import ObjectName, Triple
-from gateway.ctx.sync import sync
 from gateway.errors import CATEGORIES, Category, GatewayError, ProviderInvalidRequest, ProviderRateLimit
+from gateway.features.ctx.agents.provider import provider
+from gateway.features.ctx.drivers.responses import request
+from gateway.features.ctx.execution import Execution
+from gateway.features.ctx.objects import ObjectName, Triple
+from gateway.features.ctx.sync import sync
 from gateway.provider import (
     AssistantMessage,
     Message,
@@ -394,13 +394,13 @@ EXPECTED = {
     "control": {"compile"},
     "metadata": {"compile"},
     # It lists the rooms of agents, and runs nothing.
-    "stored": {"gateway.rooms"},
+    "stored": {"gateway.features.rooms"},
 }
 WITH_TOOLS = ("agents", "tools")
 """The modules of the other two kinds of objects."""
 
 
-@pytest.mark.parametrize("path", sorted((ROOT / "gateway/ctx").rglob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted((ROOT / "gateway/features/ctx").rglob("*.py")), ids=lambda path: path.stem)
 def test_nothing_that_asks_a_model_can_run_a_tool(path: Path) -> None:
     """Nor does it know the rooms, where tools are run."""
     if path.parent.name in WITH_TOOLS:
@@ -412,7 +412,7 @@ def test_nothing_that_asks_a_model_can_run_a_tool(path: Path) -> None:
                 found |= {alias.name.split(".")[0] for alias in names} & RUNNING
             case ast.ImportFrom(module=str(module)):
                 found |= {module.split(".")[0]} & RUNNING
-                found |= {module} & {"gateway.rooms", "gateway.agent.turn"}
+                found |= {module} & {"gateway.features.rooms", "gateway.features.agents.turn"}
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)) if name in EXECUTING:
                 found.add(name)
     assert found == EXPECTED.get(path.stem, set())
@@ -422,10 +422,14 @@ def test_nothing_that_asks_a_model_can_run_a_tool(path: Path) -> None:
     "module", ["execution", "sessions", "temporary", "prompt", "drivers/chat", "drivers/responses"]
 )
 def test_what_asks_a_model_reaches_no_tools(module: str) -> None:
-    source = (ROOT / f"gateway/ctx/{module}.py").read_text("utf-8")
+    source = (ROOT / f"gateway/features/ctx/{module}.py").read_text("utf-8")
     imported = re.findall(r"^\s*(?:from|import) (gateway\S*)", source, re.MULTILINE)
     assert not [
-        name for name in imported if name.startswith(("gateway.tools", "gateway.ctx.tools", "gateway.ctx.agents"))
+        name
+        for name in imported
+        if name.startswith(
+            ("gateway.features.agents.tools", "gateway.features.ctx.tools", "gateway.features.ctx.agents")
+        )
     ]
 
 

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.ctx.errors import code
-from gateway.ctx.frames import MAX_FRAME, Cancel, Ping, Resume, Send, parse
-from gateway.ctx.runner_connection import Call
 from gateway.errors import GatewayError
+from gateway.features.ctx.errors import code
+from gateway.features.ctx.frames import MAX_FRAME, Cancel, Ping, Resume, Send, parse
+from gateway.features.ctx.runner_connection import Call
 from gateway.wire.jsonl import TOO_LONG, LineReader
 from tests.ctx.kept import keeping
 from tests.patience import PATIENCE

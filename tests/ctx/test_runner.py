@@ -22,8 +22,8 @@ from typing import Any
 
 import pytest
 
-from gateway.ctx import client, runner
-from gateway.ctx import terminal as terminal_module
+from gateway.features.ctx import client, runner
+from gateway.features.ctx import terminal as terminal_module
 from tests.conftest import ROOT
 from tests.ctx.served import Tree, tree
 from tests.ctx.test_clients import Words, with_engine
@@ -378,7 +378,7 @@ def test_a_terminal_is_told_of_input_that_is_not_read(echo: Tree) -> None:
 @pytest.mark.parametrize("form", ["--jsonl", "--text"])
 def test_the_runner_imports_next_to_nothing(form: str, echo: Tree) -> None:
     script = (
-        f"import sys; sys.path.append({str(ROOT)!r}); import gateway.ctx.runner as runner\n"
+        f"import sys; sys.path.append({str(ROOT)!r}); import gateway.features.ctx.runner as runner\n"
         f"code = runner.run({str(echo.root)!r}, {str(echo.object('debug/echo'))!r}, [{form!r}, 'hello'])\n"
         "sys.stderr.write(' '.join(sorted(sys.modules))); sys.exit(code)"
     )
@@ -399,7 +399,7 @@ def test_a_python_in_a_folder_with_a_space(short: Path) -> None:
     folder.mkdir()
     (folder / "python").symlink_to(os.path.realpath(sys.executable))
     script = (
-        "import sys; sys.path.insert(0, sys.argv[1]); from gateway.ctx import launcher\n"
+        "import sys; sys.path.insert(0, sys.argv[1]); from gateway.features.ctx import launcher\n"
         "sys.executable = sys.argv[2]; sys.stdout.buffer.write(launcher.launcher())"
     )
     made = subprocess.run(

@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config.values import CtxModel
-from gateway.ctx.connection import MAX_FOLLOWING
-from gateway.ctx.sync import sync
+from gateway.features.ctx.connection import MAX_FOLLOWING
+from gateway.features.ctx.sync import sync
 from normalizers import registry
 from tests.ctx.kept import eventually, keeping
 from tests.ctx.served import text, types
@@ -281,7 +281,7 @@ async def test_a_store_that_can_t_be_opened(short: Path) -> None:
 
 
 async def test_a_second_gateway_leaves_the_tree_alone(short: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.ctx.live import LiveTree
+    from gateway.features.ctx.live import LiveTree
     from gateway.services import Services
 
     async with keeping(short) as kept:
@@ -365,8 +365,8 @@ async def test_an_object_without_sessions_has_no_socket(short: Path) -> None:
 
 
 def test_a_log_stays_short(tmp_path: Path) -> None:
-    from gateway.ctx.callog import MAX_LOG, CallLog
-    from gateway.ctx.objects import ObjectName, Triple
+    from gateway.features.ctx.callog import MAX_LOG, CallLog
+    from gateway.features.ctx.objects import ObjectName, Triple
 
     triple = Triple.of(tmp_path, ObjectName.parse("model/acme/m"))
     triple.control.mkdir(parents=True)

@@ -15,12 +15,12 @@ from pydantic import SecretStr
 
 from gateway.config import Config, Model
 from gateway.config.values import Ctx, CtxModel
-from gateway.ctx.launcher import launcher
-from gateway.ctx.listing import aliases
-from gateway.ctx.objects import ObjectName
-from gateway.ctx.sync import sync
-from gateway.ctx.tree import MAX_ROOT, find_root, objects
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.features.ctx.launcher import launcher
+from gateway.features.ctx.listing import aliases
+from gateway.features.ctx.objects import ObjectName
+from gateway.features.ctx.sync import sync
+from gateway.features.ctx.tree import MAX_ROOT, find_root, objects
 from tests.conftest import ROOT
 from tests.patience import PATIENCE
 
@@ -118,7 +118,7 @@ SYNC = """
 import sys
 from pathlib import Path
 from tests.ctx.test_sync import config
-from gateway.ctx import sync, tree
+from gateway.features.ctx import sync, tree
 left = int(sys.argv[2])
 whole = tree.write
 

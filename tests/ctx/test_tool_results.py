@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.ctx.frames import Send, ToolResult
-from gateway.ctx.history import UNANSWERED, answered, asked, ordered, question
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.ctx.frames import Send, ToolResult
+from gateway.features.ctx.history import UNANSWERED, answered, asked, ordered, question
 from tests.ctx.kept import keeping
 from tests.ctx.served import Tree, text, types
 from tests.gateway.double import Double, Exchange, chunk, streams

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gateway.ctx.tools.known import Described
+from gateway.features.ctx.tools.known import Described
 from tests.ctx.served import Tree, tree, types
 from tests.ctx.test_runner import until
 
@@ -177,7 +177,7 @@ def test_an_mcp_server_s_tools(short: Path) -> None:
 
 def test_a_tool_is_described_as_it_is() -> None:
     from gateway.config import RoomTools
-    from gateway.tools.host import tools
+    from gateway.features.agents.tools.host import tools
 
     for tool in tools(RoomTools()):
         found = Described.of(tool)

@@ -17,7 +17,7 @@ from gateway.config import Adapter, Draft, Model, Runtime
 from gateway.engines import Engine
 from gateway.engines.prompts import prints
 from gateway.engines.recipe import Machine, recipe
-from gateway.tune.texts import TEXTS
+from gateway.features.evaluation.tune.texts import TEXTS
 from gateway.wire.chat import ChatRequest, encode
 from tests.conftest import ROOT
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from gateway.config import load
-from gateway.pull.download import ATTEMPTS
+from gateway.features.models.pull.download import ATTEMPTS
 from tests.cli.commands import environment
 from tests.conftest import ROOT
 from tests.engines.served import served

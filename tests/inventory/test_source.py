@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from gateway.config.fields import MODEL_NAME
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
-from gateway.inventory import entry
-from gateway.inventory.entry import Line
-from gateway.inventory.facts import printable, quantization
-from gateway.inventory.hub import chosen
-from gateway.inventory.source import Hub, InOllama, Local, Server, Source, parse
-from gateway.pull.hub import Remote
+from gateway.features.models.inventory import entry
+from gateway.features.models.inventory.entry import Line
+from gateway.features.models.inventory.facts import printable, quantization
+from gateway.features.models.inventory.hub import chosen
+from gateway.features.models.inventory.source import Hub, InOllama, Local, Server, Source, parse
+from gateway.features.models.pull.hub import Remote
 
 
 @pytest.mark.parametrize(

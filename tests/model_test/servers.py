@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
-from gateway.model_test.answers import Answer
-from gateway.model_test.fake import chunks, served, whole
+from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.fake import chunks, served, whole
 from tests.patience import PATIENCE
 
 RIGHT = Answer(content="Ready.", finish="stop")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.model_test import main
-from gateway.model_test.advice import DOCS, advice, unread
-from gateway.model_test.answers import Answer
-from gateway.model_test.cases import SUITES, Json, load
-from gateway.model_test.fake import chunks, served, whole
+from gateway.features.evaluation.commands.model_test import main
+from gateway.features.evaluation.model_test.advice import DOCS, advice, unread
+from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.cases import SUITES, Json, load
+from gateway.features.evaluation.model_test.fake import chunks, served, whole
 from normalizers import registry
 from normalizers.write.render import render_calls
 from tests.cli.commands import config, ctxgate

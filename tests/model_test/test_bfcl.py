@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.model_test import main
-from gateway.model_test import bfcl, bfcl_rules, selfcheck, target
-from gateway.model_test.answers import Answer, RawCall
-from gateway.model_test.cases import BadSuite, Suite
+from gateway.features.evaluation.commands.model_test import main
+from gateway.features.evaluation.model_test import bfcl, bfcl_rules, selfcheck, target
+from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.cases import BadSuite, Suite
 
 FUNCTION = {
     "name": "book.room",

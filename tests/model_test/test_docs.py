@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli import model_test as cli
-from gateway.model_test import commands
-from gateway.model_test.cases import SUITES, load
-from gateway.model_test.fake import MODES
-from gateway.model_test.judge import KINDS
+from gateway.features.evaluation.commands import model_test as cli
+from gateway.features.evaluation.model_test import commands
+from gateway.features.evaluation.model_test.cases import SUITES, load
+from gateway.features.evaluation.model_test.fake import MODES
+from gateway.features.evaluation.model_test.judge import KINDS
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "model-test.md").read_text("utf-8")

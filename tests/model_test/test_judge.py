@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from gateway.model_test.answers import Answer, NotAnAnswer, RawCall, Stream, read_whole
-from gateway.model_test.cases import SUITES, Case, Expect, Step, load, read_tools
-from gateway.model_test.fake import chunks, whole
-from gateway.model_test.judge import KINDS, blame, judge, schema_fault
-from gateway.model_test.matchers import BadRule, matcher
-from gateway.model_test.request import Settings, body, own_names
+from gateway.features.evaluation.model_test.answers import Answer, NotAnAnswer, RawCall, Stream, read_whole
+from gateway.features.evaluation.model_test.cases import SUITES, Case, Expect, Step, load, read_tools
+from gateway.features.evaluation.model_test.fake import chunks, whole
+from gateway.features.evaluation.model_test.judge import KINDS, blame, judge, schema_fault
+from gateway.features.evaluation.model_test.matchers import BadRule, matcher
+from gateway.features.evaluation.model_test.request import Settings, body, own_names
 from normalizers.unread import unread_call
 
 CORE = {case.id: case for case in load(SUITES / "core").cases}

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 from gateway.app import build
-from gateway.cli.model_test import main
 from gateway.config import Config, Model
-from gateway.model_test.compare import Rules, compare
-from gateway.model_test.results import answers, read
+from gateway.features.evaluation.commands.model_test import main
+from gateway.features.evaluation.model_test.compare import Rules, compare
+from gateway.features.evaluation.model_test.results import answers, read
 from tests.cli.commands import environment
 from tests.model_test.servers import failing, listening
 from tests.patience import PATIENCE

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.model_test import stats
+from gateway.features.evaluation.model_test import stats
 
 
 @pytest.mark.parametrize(

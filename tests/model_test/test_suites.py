@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.model_test import CHECKER, oracle, results
-from gateway.model_test.cases import SUITES, BadSuite, Case, choose, load, picks
-from gateway.model_test.commands import BASELINES
-from gateway.model_test.judge import judge
+from gateway.features.evaluation.model_test import CHECKER, oracle, results
+from gateway.features.evaluation.model_test.cases import SUITES, BadSuite, Case, choose, load, picks
+from gateway.features.evaluation.model_test.commands import BASELINES
+from gateway.features.evaluation.model_test.judge import judge
 
 CORE = load(SUITES / "core")
 

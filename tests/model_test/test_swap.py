@@ -160,7 +160,7 @@ def test_a_run_that_a_signal_has_ended(
     """Python itself does this to a run that was interrupted at the wrong moment."""
     run = tmp_path / "run.py"
     run.write_text("import os, signal\nsignal.signal(2, signal.SIG_DFL)\nos.kill(os.getpid(), 2)\n")
-    monkeypatch.setattr("gateway.cli.swap.MODEL_TEST", (sys.executable, str(run)))
+    monkeypatch.setattr("gateway.features.evaluation.commands.swap.MODEL_TEST", (sys.executable, str(run)))
     assert main(["swap", "wrong", "--config", str(written(tmp_path, test_model, "right"))]) == 130
     assert "right stays the active model" in capsys.readouterr().err
 

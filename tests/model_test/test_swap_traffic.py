@@ -9,8 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.cli.swap_traffic import elsewhere
 from gateway.config import load
+from gateway.features.evaluation.commands.swap_traffic import elsewhere
 from tests.cli.commands import serving
 from tests.cli.test_commands import answering
 from tests.model_test.test_swap import swap

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gateway.model_test.answers import Answer, RawCall
-from gateway.model_test.traffic import Asked, Decision, Fault, Pair, decide, decided, fault, needed
+from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.traffic import Asked, Decision, Fault, Pair, decide, decided, fault, needed
 
 TOOL = {
     "type": "function",

@@ -16,9 +16,9 @@ import httpx
 import pytest
 
 from gateway.api.operations.live import LISTENERS, in_flight
-from gateway.api.page import FOLDER, POLICY, TYPES
 from gateway.config import Config, Model
 from gateway.core import Gateway as Core
+from gateway.features.page.endpoints import FOLDER, POLICY, TYPES
 from gateway.wire.chat import ChatRequest
 from tests.gateway.double import Exchange, chunk
 from tests.hostile.running import Gateway, Json, Upstream, configuration, polite, started

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.page import FOLDER, INDEX, TYPES, files
+from gateway.features.page.endpoints import FOLDER, INDEX, TYPES, files
 from tests.conftest import ROOT
 
 SERVED = sorted(path for path in FOLDER.iterdir() if path.suffix in TYPES)
@@ -55,4 +55,4 @@ def test_the_wheel_has_them_all() -> None:
     from hatchling.builders.wheel import WheelBuilder
 
     packed = {file.distribution_path for file in WheelBuilder(str(ROOT)).recurse_included_files()}
-    assert {f"gateway/web/{path.name}" for path in FOLDER.iterdir()} <= packed
+    assert {f"gateway/features/page/web/{path.name}" for path in FOLDER.iterdir()} <= packed

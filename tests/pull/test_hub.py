@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pull.download import ATTEMPTS
+from gateway.features.models.pull.download import ATTEMPTS
 from tests.conftest import ROOT
 from tests.patience import PATIENCE
 from tests.pull.sources import WEIGHTS, Source, serving, sha256

@@ -8,7 +8,7 @@ import pytest
 
 from gateway.config import Model, PullSource
 from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
-from gateway.pull import pull
+from gateway.features.models.pull import pull
 from tests.pull.sources import Source, serving
 
 

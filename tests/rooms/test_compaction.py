@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.window import ASKED
-from gateway.rooms.summary import INSTRUCTION
+from gateway.features.agents.window import ASKED
+from gateway.features.rooms.summary import INSTRUCTION
 from tests.gateway.double import Exchange, Script, answers, completion, endless
 from tests.rooms.running import House, Json, calls, house, real_house, speaks
 from tests.rooms.test_turn import of_type
@@ -190,7 +190,7 @@ async def test_results_of_the_running_turn_are_shortened_and_told(tmp_path: Path
 async def test_an_interrupted_turn_is_part_of_the_next_one_s_history(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.agent.turn.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.features.agents.turn.UPDATE_SECONDS", 0.0)
     async with house(tmp_path, endless, speaks("Yes.")) as rooms:
         room = await rooms.rent()
         await rooms.say(room, "Tell me a story")

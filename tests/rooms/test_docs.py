@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gateway.agent.turn import Bounds
-from gateway.rooms import room, service
-from gateway.rooms.states import EVENTS, REFUSED
+from gateway.features.agents.turn import Bounds
+from gateway.features.rooms import room, service
+from gateway.features.rooms.states import EVENTS, REFUSED
 from tests.cli.commands import config, environment, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/rooms.md").read_text("utf-8")
 FILE = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)[0]
 CONSOLES = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
-DESIGN = (ROOT / "gateway/rooms/design.md").read_text("utf-8")
-SOURCES = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gateway/rooms").glob("*.py")))
+DESIGN = (ROOT / "gateway/features/rooms/design.md").read_text("utf-8")
+SOURCES = "".join(path.read_text("utf-8") for path in sorted((ROOT / "gateway/features/rooms").glob("*.py")))
 
 
 def test_the_examples_print_what_the_page_says(tmp_path: Path, test_model: Path) -> None:
@@ -74,7 +74,7 @@ def _typed(console: str, folder: Path, port: int) -> None:
         assert doctest.OutputChecker().check_output(shown, printed, flags), f"$ {command}\n{printed}\nwanted:\n{shown}"
 
 
-@pytest.mark.parametrize("page", ["docs/rooms.md", "gateway/rooms/design.md"])
+@pytest.mark.parametrize("page", ["docs/rooms.md", "gateway/features/rooms/design.md"])
 def test_links_lead_somewhere(page: str) -> None:
     links = re.findall(r"\]\(([^)#]+)\)", (ROOT / page).read_text("utf-8"))
     assert links

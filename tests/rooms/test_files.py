@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.config.values import RoomMount
-from gateway.rooms import files
+from gateway.features.rooms import files
 from tests.rooms.running import House, calls, house, speaks
 from tests.rooms.test_turn import of_type
 
@@ -91,10 +91,10 @@ async def test_zips_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         for _ in range(9):  # each gives its place back
             assert (await rooms.http.get(f"/llm/room/{room}/zip")).status_code == 200
             gc.collect()
-        monkeypatch.setattr("gateway.rooms.files.ZIP_BYTES", 999)
+        monkeypatch.setattr("gateway.features.rooms.files.ZIP_BYTES", 999)
         refused = await rooms.call("GET", f"/llm/room/{room}/zip", 400)
         assert refused["code"] == "file_too_large"
-        monkeypatch.setattr("gateway.rooms.files.ZIPS", threading.BoundedSemaphore(1))
+        monkeypatch.setattr("gateway.features.rooms.files.ZIPS", threading.BoundedSemaphore(1))
         files.ZIPS.acquire()
         refused = await rooms.call("GET", f"/llm/room/{room}/zip", 409)
         assert refused["code"] == "file_busy"

@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from sqlalchemy import inspect
 
-from gateway.agent.window import PastTurn, opened, shortened, to_fold, weight, with_steps_told
 from gateway.config import Config, Model
 from gateway.core.lightest import lightest
+from gateway.features.agents.window import PastTurn, opened, shortened, to_fold, weight, with_steps_told
+from gateway.features.rooms.history import ENDS, Recorded, past_turn
+from gateway.features.rooms.schemas import Event, Message, MessageStatus
+from gateway.features.rooms.summary import excerpt
+from gateway.features.rooms.tables import METADATA
 from gateway.provider import AssistantMessage, Capabilities, SystemMessage, ToolCall, ToolMessage, UserMessage
 from gateway.provider.validation import check_messages
-from gateway.rooms.history import ENDS, Recorded, past_turn
-from gateway.rooms.schemas import Event, Message, MessageStatus
-from gateway.rooms.summary import excerpt
-from gateway.rooms.tables import METADATA
 from gateway.store import Store
 
 USAGE = {"input": 1, "output": 1, "total": 2}

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.rooms.summary import INSTRUCTION
+from gateway.features.rooms.summary import INSTRUCTION
 from tests.cli.commands import config, environment
 from tests.gateway.double import Double, Exchange, completion
 from tests.patience import PATIENCE

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderUnavailable
-from gateway.rooms.vault import key_of_file, key_of_keychain
+from gateway.features.rooms.vault import key_of_file, key_of_keychain
 from gateway.server.keys import KeyFile
 from tests.gateway.double import Double, Exchange, answers, silence
 from tests.rooms.running import House, calls, house, speaks

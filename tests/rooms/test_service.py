@@ -14,8 +14,8 @@ from sqlalchemy import Connection
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.rooms.schemas import Rent, Say
-from gateway.rooms.service import Rooms
+from gateway.features.rooms.schemas import Rent, Say
+from gateway.features.rooms.service import Rooms
 from gateway.services import Services
 from gateway.store import Store
 from tests.gateway.double import Double, endless

@@ -17,9 +17,9 @@ from gateway.config import Config, Model
 from gateway.config.values import Rooms as RoomSettings
 from gateway.core import Gateway
 from gateway.errors import InternalError, ProviderInvalidRequest
-from gateway.rooms.schemas import DonePolicy, History, Release, Rent, Room, Say, Update
-from gateway.rooms.service import Rooms
-from gateway.rooms.states import EVENTS, REFUSED, STATES, TRANSITIONS, Trigger, after, check
+from gateway.features.rooms.schemas import DonePolicy, History, Release, Rent, Room, Say, Update
+from gateway.features.rooms.service import Rooms
+from gateway.features.rooms.states import EVENTS, REFUSED, STATES, TRANSITIONS, Trigger, after, check
 from gateway.services import Services
 from tests.gateway.double import Double, Exchange, answers, silence
 from tests.patience import PATIENCE

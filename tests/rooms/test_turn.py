@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from gateway.config import RoomTools
-from gateway.rooms.schemas import encode
-from gateway.rooms.transaction import sound
+from gateway.features.rooms.schemas import encode
+from gateway.features.rooms.transaction import sound
 from normalizers import registry
 from tests.gateway.double import answers, endless, silence
 from tests.patience import PATIENCE
@@ -384,7 +384,7 @@ def test_lone_surrogates_are_replaced() -> None:
 
 
 async def test_unfinished_text_comes_in_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.agent.turn.UPDATE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.features.agents.turn.UPDATE_SECONDS", 0.0)
     async with house(tmp_path, speaks("One ", "two ", "three.")) as rooms:
         room = await rooms.rent()
         await rooms.say(room)

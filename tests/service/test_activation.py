@@ -98,7 +98,7 @@ def test_what_is_no_listening_socket_is_refused(tmp_path: Path) -> None:
 
 
 def test_sockets_for_another_process_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gateway.service.activation import handed_over
+    from gateway.server.activation import handed_over
 
     environ = {"LISTEN_PID": str(os.getpid() + 1), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "x", "HOME": "/"}
     assert handed_over(environ) == []
@@ -114,7 +114,7 @@ first = socket.create_server(("127.0.0.1", 0))
 address = first.getsockname()
 os.dup2(first.detach(), 3)
 os.set_inheritable(3, True)
-from gateway.service.activation import handed_over
+from gateway.server.activation import handed_over
 (taken,) = handed_over(environ)
 assert taken.getsockname() == address and environ == {}
 code = "import os; os.fstat(3)"

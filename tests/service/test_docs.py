@@ -14,10 +14,10 @@ import httpx
 import pytest
 import yaml
 
-from gateway.cli.main import COMMANDS, root
-from gateway.service.env_file import TEMPLATE
-from gateway.service.launchd import LABEL
-from gateway.service.systemd import SERVICE, SOCKET
+from gateway.cli.main import commands, root
+from gateway.config.env_file import TEMPLATE
+from gateway.features.service.launchd import LABEL
+from gateway.features.service.systemd import SERVICE, SOCKET
 from tests.cli.commands import config, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
@@ -36,7 +36,7 @@ SHELL = [
 @pytest.mark.parametrize("line", [line for line in SHELL if line.startswith("ctxgate ")])
 def test_its_commands_are_there(line: str) -> None:
     name, *rest = shlex.split(line)[1:]
-    assert name in COMMANDS
+    assert name in commands()
     context = click.Context(root)
     command = root.get_command(context, name)
     if isinstance(command, click.Group):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gateway.config.env_file import TEMPLATE, load, parse
 from gateway.errors import ProviderInvalidRequest
-from gateway.service.env_file import TEMPLATE, load, parse
 from tests.cli.commands import config, ctxgate
 
 

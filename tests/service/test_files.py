@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config import load
-from gateway.service.base import Plan
-from gateway.service.launchd import LABEL, Launchd
-from gateway.service.plan import plan
-from gateway.service.systemd import SERVICE, SOCKET, Systemd, service
+from gateway.features.service.base import Plan
+from gateway.features.service.launchd import LABEL, Launchd
+from gateway.features.service.plan import plan
+from gateway.features.service.systemd import SERVICE, SOCKET, Systemd, service
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE

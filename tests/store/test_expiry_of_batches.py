@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gateway.api.batches.batch_store import BatchStore
-from gateway.api.batches.file_store import FileStore
 from gateway.api.responses.conversation_store import ConversationStore
 from gateway.api.responses.response_store import ResponseStore, Stored
-from gateway.app import PRUNES
+from gateway.app import prunes
 from gateway.config import Batches, Server
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.batches.batch_store import BatchStore
+from gateway.features.batches.file_store import FileStore
+from gateway.features.batches.objects import CreateBatch
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.retention import prune_all
-from gateway.wire.batches import CreateBatch
 from tests.store.test_retention import DAY, config
 
 NOW = time.time()
@@ -47,8 +47,8 @@ async def test_files_and_batches(store: Store, tmp_path: Path) -> None:
     over, open = [await batches.create(wanted, given, LOCAL) for _ in range(2)]
     await batches.begin(over.id, 0)
     await batches.finish(await batches.move(over.id, "finalizing"))
-    assert await prune_all(store, given, PRUNES, NOW + 2 * DAY) == 0
-    assert await prune_all(store, given, PRUNES, NOW + 4 * DAY) == 2
+    assert await prune_all(store, given, prunes(), NOW + 2 * DAY) == 0
+    assert await prune_all(store, given, prunes(), NOW + 4 * DAY) == 2
     assert [batch.id for batch in await batches.page(LOCAL, None, 9)] == [open.id]
     assert (await files.get(long.id, LOCAL)).bytes == 2
     assert [part async for part in files.parts(long.id)] == [b"a", b"b"]
@@ -68,11 +68,11 @@ async def test_conversations(store: Store, tmp_path: Path) -> None:
     old = {"id": "r", "created_at": int(NOW - 9 * DAY), "previous_response_id": None, "output": []}
     await responses.put(Stored(old, [item], made["id"]), LOCAL)
     await responses.put(Stored({**old, "id": "alone"}, [item]), LOCAL)
-    assert await prune_all(store, given, PRUNES, NOW) == 1
+    assert await prune_all(store, given, prunes(), NOW) == 1
     assert len(await conversations.items(made["id"], LOCAL)) == 2
     await conversations.delete(other["id"], LOCAL)
     assert await rows(store, "responses") == 2
-    assert await prune_all(store, given, PRUNES, NOW + 4 * DAY) == 1
+    assert await prune_all(store, given, prunes(), NOW + 4 * DAY) == 1
     assert await rows(store, "responses") == 0
 
 

@@ -13,18 +13,18 @@ from sqlalchemy import Connection, func, select, text
 
 from gateway.api.responses import response_store as kept
 from gateway.api.responses.response_store import ResponseStore, Stored
-from gateway.app import PRUNES
+from gateway.app import prunes
 from gateway.config import Config, Model, Server
 from gateway.config.values import Ctx, Rooms
 from gateway.core import Gateway
-from gateway.ctx import journal
-from gateway.ctx.frames import Send
 from gateway.errors import ProviderInvalidRequest
-from gateway.rooms import expiry as rooms
-from gateway.rooms.schemas import Actor, Rent
-from gateway.rooms.tables import EVENTS, MESSAGES, ROOMS
-from gateway.rooms.transaction import Transaction
-from gateway.rooms.workspace import files
+from gateway.features.ctx import journal
+from gateway.features.ctx.frames import Send
+from gateway.features.rooms import expiry as rooms
+from gateway.features.rooms.schemas import Actor, Rent
+from gateway.features.rooms.tables import EVENTS, MESSAGES, ROOMS
+from gateway.features.rooms.transaction import Transaction
+from gateway.features.rooms.workspace import files
 from gateway.server.principal import LOCAL, Principal
 from gateway.services import Services
 from gateway.store import Store, retention
@@ -107,7 +107,7 @@ async def test_a_jump_of_the_wall_clock_makes_nothing_old(store: Store, tmp_path
         await responses.put(Stored(made, []), LOCAL)
 
     async def expire() -> int:
-        return await prune_all(store, config(tmp_path), PRUNES, store.clock.now())
+        return await prune_all(store, config(tmp_path), prunes(), store.clock.now())
 
     await put("before")
     wall[0] += 3650 * DAY  # ten years ahead, and back again
@@ -181,7 +181,7 @@ async def test_one_that_fails_does_not_stop_the_others(
     await store.write(lambda c: talk(c, "s", ends=True))
     given = config(tmp_path, rooms=Rooms(released_days=1), ctx=Ctx(session_days=1))
     failing = f"{__name__}:fails"
-    assert await prune_all(store, given, (failing, *PRUNES), NOW + 2 * DAY) == 2
+    assert await prune_all(store, given, (failing, *prunes()), NOW + 2 * DAY) == 2
     assert "can't delete expired rows: a full disk" in caplog.text
 
 

@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, Rooms, RoomTools
-from gateway.rooms.lifecycle import TOOLS
-from gateway.rooms.workspace import folder
+from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolPolicy, catalogue
+from gateway.features.agents.tools.data import records
+from gateway.features.agents.tools.files import file_system
+from gateway.features.agents.tools.records import Records
+from gateway.features.agents.tools.vfs import JailedFileSystem
+from gateway.features.rooms.lifecycle import TOOLS
+from gateway.features.rooms.workspace import folder
 from gateway.store import Store
-from gateway.tools import Catalogue, Toolbox, ToolContext, ToolPolicy, catalogue
-from gateway.tools.data import records
-from gateway.tools.files import file_system
-from gateway.tools.records import Records
-from gateway.tools.vfs import JailedFileSystem
 from tests.store.postgresql import Server, start
 from tests.tools.web import Web
 

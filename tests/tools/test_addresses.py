@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.tools.addresses import is_allowed, is_own, is_public
+from gateway.features.agents.tools.addresses import is_allowed, is_own, is_public
 
 NOT_PUBLIC = {
     "loopback": ["127.0.0.1", "127.255.255.254", "::1"],

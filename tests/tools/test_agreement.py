@@ -12,10 +12,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.features.agents.tools.base import ToolError
+from gateway.features.agents.tools.query import OPERATORS
+from gateway.features.agents.tools.records import Records
 from gateway.store import Store
-from gateway.tools.base import ToolError
-from gateway.tools.query import OPERATORS
-from gateway.tools.records import Records
 from tests.store.postgresql import Server
 
 TEXT = st.text(st.sampled_from("abAB é%_*[\\'\"01"), max_size=4)

@@ -12,8 +12,8 @@ import jsonschema
 import pytest
 
 from gateway.errors import ProviderUnavailable
-from gateway.tools import Access, Catalogue, Tool, ToolContext, ToolError, ToolPolicy
-from gateway.tools.base import Run
+from gateway.features.agents.tools import Access, Catalogue, Tool, ToolContext, ToolError, ToolPolicy
+from gateway.features.agents.tools.base import Run
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 from tests.tools.web import Web

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from gateway.rooms import schemas
-from gateway.tools.addresses import is_allowed
-from gateway.tools.files import CODES
-from gateway.tools.query import FUNCTIONS, OPERATORS, Builder
+from gateway.features.agents.tools.addresses import is_allowed
+from gateway.features.agents.tools.files import CODES
+from gateway.features.agents.tools.query import FUNCTIONS, OPERATORS, Builder
+from gateway.features.rooms import schemas
 from tests.cli.commands import config, ctxgate
 from tests.tools.conftest import Room
 
@@ -62,7 +62,7 @@ def test_records_from_the_shell(tmp_path: Path) -> None:
 def test_it_names_every_operator_function_and_code() -> None:
     named = set(re.findall(r"`(\$\w+)`", TEXT))
     assert named == {*OPERATORS, *FUNCTIONS, "$and", "$or", "$not"}
-    sources = "".join(path.read_text("utf-8") for path in (ROOT / "gateway/tools").glob("*.py"))
+    sources = "".join(path.read_text("utf-8") for path in (ROOT / "gateway/features/agents/tools").glob("*.py"))
     raised = set(re.findall(r'ToolError\(\s*"(\w+)"', sources)) | {code for code, _ in CODES.values()}
     operators_alone = {"invalid_model", "invalid_filter"}  # told to who defines, not to a room's model
     assert {code for code in raised if f"`{code}`" not in TEXT} == operators_alone

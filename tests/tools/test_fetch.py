@@ -24,12 +24,12 @@ import pytest
 import trustme
 
 from gateway.errors import ProviderModelNotLoaded
+from gateway.features.agents.tools import Catalogue
+from gateway.features.agents.tools.base import ToolError
+from gateway.features.agents.tools.curl import Curl
+from gateway.features.agents.tools.fetch import AT_ONCE, REDIRECTS, Fetcher, Gunzip, SystemResolver
+from gateway.features.agents.tools.pages import convert
 from gateway.observe import logs
-from gateway.tools import Catalogue
-from gateway.tools.base import ToolError
-from gateway.tools.curl import Curl
-from gateway.tools.fetch import AT_ONCE, REDIRECTS, Fetcher, Gunzip, SystemResolver
-from gateway.tools.pages import convert
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 from tests.tools.web import Asked, Web
@@ -448,7 +448,7 @@ async def test_a_lookup_that_hangs_delays_neither_others_nor_the_end() -> None:
     """In a process of its own: it ends although its lookups don't, as behind a dead name server."""
     script = (
         "import asyncio, sys, threading\n"
-        "from gateway.tools.fetch import SystemResolver\n"
+        "from gateway.features.agents.tools.fetch import SystemResolver\n"
         "def lookup(host, port):\n"
         "    if host == 'slow': threading.Event().wait()\n"
         "    return [(0, 0, 0, '', ('192.0.2.1', port))]\n"
@@ -466,7 +466,7 @@ async def test_a_lookup_that_hangs_delays_neither_others_nor_the_end() -> None:
 
 
 def test_importing_it_changes_no_logger() -> None:
-    script = "import logging, gateway.tools.fetch; print(logging.getLogger('httpx').level)"
+    script = "import logging, gateway.features.agents.tools.fetch; print(logging.getLogger('httpx').level)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == f"{logging.NOTSET}\n", done.stderr
 

@@ -18,9 +18,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.rooms.workspace import folder
-from gateway.tools.files import CODES
-from gateway.tools.vfs import JailedFileSystem, Limits, names
+from gateway.features.agents.tools.files import CODES
+from gateway.features.agents.tools.vfs import JailedFileSystem, Limits, names
+from gateway.features.rooms.workspace import folder
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 
@@ -489,7 +489,7 @@ async def test_changes_at_once_keep_the_quota(make_room: Make) -> None:
 
 def test_a_change_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = JailedFileSystem(tmp_path / "root", PLENTY)
-    monkeypatch.setattr("gateway.tools.vfs.LOCK_SECONDS", 0.1)
+    monkeypatch.setattr("gateway.features.agents.tools.vfs.LOCK_SECONDS", 0.1)
     with files._changes():
         caught: list[OSError] = []
 

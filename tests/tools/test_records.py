@@ -12,10 +12,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select, text
 
-from gateway.tools.base import ToolError
-from gateway.tools.query import OPERATORS
-from gateway.tools.records import QUERY_SECONDS, _bounded
-from gateway.tools.tables import filters, models, records
+from gateway.features.agents.tools.base import ToolError
+from gateway.features.agents.tools.query import OPERATORS
+from gateway.features.agents.tools.records import QUERY_SECONDS, _bounded
+from gateway.features.agents.tools.tables import filters, models, records
 from tests.patience import PATIENCE
 from tests.tools.conftest import Room
 
@@ -514,7 +514,7 @@ async def test_updates_at_once_lose_nothing(room: Room) -> None:
 
 async def test_a_query_that_takes_too_long_ends(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
     assert QUERY_SECONDS <= 10
-    monkeypatch.setattr("gateway.tools.records.QUERY_SECONDS", 0.2)
+    monkeypatch.setattr("gateway.features.agents.tools.records.QUERY_SECONDS", 0.2)
     counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ToolError) as caught:

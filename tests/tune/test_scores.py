@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gateway.tune.scores import (
+from gateway.features.evaluation.tune.scores import (
     LEVEL,
     WORTH,
     Reading,

@@ -12,11 +12,11 @@ import pytest
 
 from gateway.config import load
 from gateway.errors import ProviderInvalidRequest
-from gateway.model_test import oracle
-from gateway.model_test.cases import Case
-from gateway.model_test.commands import suites
-from gateway.model_test.fake import chunks, served, whole
-from gateway.tune.tools import WAYS, Share, Showing, Way, choose, note, read, ways
+from gateway.features.evaluation.model_test import oracle
+from gateway.features.evaluation.model_test.cases import Case
+from gateway.features.evaluation.model_test.commands import suites
+from gateway.features.evaluation.model_test.fake import chunks, served, whole
+from gateway.features.evaluation.tune.tools import WAYS, Share, Showing, Way, choose, note, read, ways
 from tests.cli.commands import ctxgate
 from tests.ports import free_port
 

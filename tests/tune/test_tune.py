@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.cli.tune import smokes
 from gateway.config import load
 from gateway.errors import ProviderInvalidRequest
-from gateway.tune import kept
-from gateway.tune.scores import Reading, Result, rungs
-from gateway.tune.settings import applied, changed, choices, configured, grid
-from gateway.tune.texts import TEXTS
-from gateway.tune.trial import Body, Trials
+from gateway.features.evaluation.commands.tune import smokes
+from gateway.features.evaluation.tune import kept
+from gateway.features.evaluation.tune.scores import Reading, Result, rungs
+from gateway.features.evaluation.tune.settings import applied, changed, choices, configured, grid
+from gateway.features.evaluation.tune.texts import TEXTS
+from gateway.features.evaluation.tune.trial import Body, Trials
 from tests.cli.commands import ctxgate, serving
 from tests.ports import free_port
 

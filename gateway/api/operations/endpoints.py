@@ -38,7 +38,7 @@ async def metrics(request: Request) -> ASGIApp:
 
 
 async def status(request: Request) -> ASGIApp:
-    return JSON(snapshot(request.gateway, request.services.reloader, request.services.cluster))
+    return JSON(snapshot(request.gateway, request.services.reloader))
 
 
 async def plan(request: Request) -> ASGIApp:

@@ -148,7 +148,7 @@ class Live:
         now = monotonic()
         if not self._status or now - self._looked >= STATUS_SECONDS:
             self._looked = now
-            self._status = snapshot(self._services.gateway, self._services.reloader, self._services.cluster)
+            self._status = snapshot(self._services.gateway, self._services.reloader)
         return self._status
 
     async def aclose(self) -> None:

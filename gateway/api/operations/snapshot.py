@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,8 @@ from gateway.engines import EngineSnapshot
 from gateway.wire.chat import TIERS
 
 
-def snapshot(
-    gateway: Gateway, reloader: Reloader | None, cluster: Callable[[], dict[str, object]] | None = None
-) -> dict[str, Any]:
-    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds.
-
-    cluster: see `gateway.services.Services.cluster`.
-    """
+def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
+    """The state at one moment. Counts are since the start, sizes in bytes, durations in seconds."""
     return {
         "version": __version__,
         "pid": os.getpid(),
@@ -37,7 +31,7 @@ def snapshot(
         "prompts": {"saved": len(gateway.prompts), "bytes": gateway.prompts.size},
         "models": [_model(gateway, name, route) for name, route in gateway.routes.items()],
         "leaving": [_leaving(route) for route in gateway.leaving.values()],
-        "cluster": cluster() if cluster is not None else None,
+        "cluster": gateway.pool.status() if gateway.pool is not None else None,
     }
 
 

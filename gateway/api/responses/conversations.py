@@ -6,8 +6,8 @@ from gateway.api.responses.conversation_store import missing_item
 from gateway.api.responses.stored import conversations, paged
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
-from gateway.wire.batches import page
 from gateway.wire.responses.conversations import AddItems, CreateConversation, UpdateConversation, shown
+from gateway.wire.stored import page
 
 
 async def create(request: Request) -> ASGIApp:

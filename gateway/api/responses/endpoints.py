@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.responses.background import Background, Backgrounds
 from gateway.api.responses.stored import conversations, paged, responses
 from gateway.api.streaming import Stream, chat_stream, dropped_tools, estimate, stand_in, write_events
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
+from gateway.feature import offered
 from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
@@ -25,10 +26,25 @@ from gateway.wire.responses.conversations import with_ids
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields
 
 if TYPE_CHECKING:
-    from gateway.api.responses.remote import RemoteTurn
     from gateway.api.responses.response_store import ResponseStore
 
+Events = list[dict[str, Any]]
+Hear = Callable[[Events], Awaitable[None]]
+
 log = logging.getLogger("ctxgate")
+
+
+class RemoteTurn(Protocol):
+    """An answer during which the gateway calls tools; a feature makes it."""
+
+    def stream(self) -> Stream: ...
+
+    async def run(self, hear: Hear, began: Callable[[], Awaitable[None]] | None = None) -> Events:
+        """Writes the answer: `hear` gets all events but the last, which are returned, once the response is stored.
+
+        began: called once an engine has taken the request; up to then, errors leave no event. Raises GatewayError.
+        """
+        ...
 
 
 async def create(request: Request) -> ASGIApp:
@@ -149,11 +165,10 @@ async def prepared(
         previous = wanted.previous_response_id
         before = [] if store is None or previous is None else await store.conversation(previous, request.principal)
     tools = ToolTable(wanted.tools)
-    toolbox = None
+    begin: Begin | None = None
     if tools.servers:
-        from gateway.api.responses.remote import join
-
-        toolbox = await join(request, tools)
+        join: Join = offered("remote_tools")
+        begin = await join(request, tools)
     said = [*before, *wanted.items]
     if wanted.truncation == "auto":
         from gateway.api.responses.truncation import fitting
@@ -174,11 +189,16 @@ async def prepared(
     chat.caller = request.caller
     kept = store if stored or conversation is not None else None
     answer = (kind or Answer)(request, chat, tools, encoder, items, before, kept)
-    if toolbox is not None:
-        from gateway.api.responses.remote import RemoteTurn
-
-        answer.turn = RemoteTurn(request, answer, wanted, said, toolbox)
+    if begin is not None:
+        answer.turn = begin(answer, wanted, said)
     return answer
+
+
+Begin = Callable[["Answer", CreateResponse, list[Item]], RemoteTurn]
+"""Starts the turn of an answer. The list: all items up to it."""
+
+Join = Callable[[Request, ToolTable], Awaitable[Begin]]
+"""Adds the tools of the servers that a request names to its table. Raises ProviderInvalidRequest."""
 
 
 class Answer:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.http import Request
-from gateway.wire.batches import page
 from gateway.wire.responses.request import Item
+from gateway.wire.stored import page
 
 if TYPE_CHECKING:
     from gateway.api.responses.conversation_store import ConversationStore

@@ -2,6 +2,12 @@
 
 from alembic import context
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=None, render_as_batch=True)
+attributes = context.config.attributes
+context.configure(
+    connection=attributes["connection"],
+    version_table=attributes["version_table"],
+    target_metadata=None,
+    render_as_batch=True,
+)
 with context.begin_transaction():
     context.run_migrations()

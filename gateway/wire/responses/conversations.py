@@ -10,10 +10,10 @@ from msgspec import Struct, field
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
-from gateway.wire.batches import check_metadata
 from gateway.wire.conversation import Conversation
 from gateway.wire.responses.answer import new_id
 from gateway.wire.responses.request import Item, add_item
+from gateway.wire.stored import check_metadata
 
 MOST_ITEMS = 20
 """Items that one request may add: OpenAI's limit."""

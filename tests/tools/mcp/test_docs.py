@@ -12,8 +12,8 @@ from typing import Any, get_args
 import yaml
 
 from gateway.config import load
-from gateway.tools import Access, Cost, Effect
-from gateway.tools.mcp import http, results, server, stdio
+from gateway.features.agents.tools import Access, Cost, Effect
+from gateway.features.agents.tools.mcp import http, results, server, stdio
 from gateway.wire.responses.request import NOT_OURS, CreateResponse, ToolTable
 from tests.cli.commands import config, ctxgate
 from tests.tools.mcp.test_servers import TIME

@@ -20,9 +20,9 @@ from pydantic import SecretStr
 
 from gateway.config import MCPServer
 from gateway.engines.process import GUARD
-from gateway.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
-from gateway.tools.mcp import server as server_module
-from gateway.tools.mcp.server import Server
+from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
+from gateway.features.agents.tools.mcp import server as server_module
+from gateway.features.agents.tools.mcp.server import Server
 from tests.patience import PATIENCE
 
 MISBEHAVING = Path(__file__).with_name("misbehaving.py")
@@ -213,7 +213,7 @@ async def test_no_secret_is_in_what_a_failed_start_says(make: Make, caplog: pyte
 
 async def test_starts_back_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     now = 1000.0
-    monkeypatch.setattr("gateway.tools.mcp.server.time.monotonic", lambda: now)
+    monkeypatch.setattr("gateway.features.agents.tools.mcp.server.time.monotonic", lambda: now)
     server = make("dies")
     waits = []
     for _ in range(4):
@@ -335,7 +335,7 @@ def test_nothing_of_the_sdk_loads_with_the_catalogue() -> None:
     import subprocess
 
     script = (
-        "import sys, gateway.tools.mcp.servers, gateway.rooms.service\n"
+        "import sys, gateway.features.agents.tools.mcp.servers, gateway.features.rooms.service\n"
         "print('mcp' in sys.modules, 'httpx2' in sys.modules)"
     )
     told = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

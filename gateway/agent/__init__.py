@@ -1,1 +1,0 @@
-"""The bounded turn of a model and its tools."""

@@ -1,0 +1,177 @@
+"""What a feature is, and which ones there are.
+
+A feature is a part of the gateway that the path of a request does without: rooms, batches, the cluster. It keeps to one
+folder, or to a package of its own, and its `Feature` names everything that the gateway has to know of it. Nothing else
+in the gateway imports it. Everything is named by import strings, `package.module:name`, which are imported when they
+are first used.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+FEATURES = (
+    "gateway.features.cluster.feature:FEATURE",
+    "gateway.features.models.feature:FEATURE",
+    "gateway.features.agents.feature:FEATURE",
+    "gateway.features.rooms.feature:FEATURE",
+    "gateway.features.ctx.feature:FEATURE",
+    "gateway.features.batches.feature:FEATURE",
+    "gateway.features.evaluation.feature:FEATURE",
+    "gateway.features.service.feature:FEATURE",
+    "gateway.features.page.feature:FEATURE",
+)
+"""The features that come with the gateway. Where two name the same thing, the earlier one counts. Their background work
+starts in this order and ends in the opposite one."""
+
+GROUP = "ctxgate.features"
+"""The group of entry points by which other packages name their features."""
+
+OPENAI_ERRORS = "gateway.errors:GatewayError.body"
+
+log = logging.getLogger("ctxgate")
+
+
+class Routes(NamedTuple):
+    """Paths and the handlers of their methods.
+
+    paths: brackets enclose what a path may leave out; a handler is a `gateway.server.http.Handler`.
+    prefixes: below them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes,
+    the paths belong to those of the longest prefix that others gave.
+    errors: a function, GatewayError → JSON value. limits: a function of `gateway.wire.limits`, which writes what is
+    left of a key's limits. finishes: the handlers run to their end even if their clients leave.
+    """
+
+    paths: Mapping[str, Mapping[str, str]]
+    prefixes: tuple[str, ...] = ()
+    errors: str = OPENAI_ERRORS
+    limits: str = "gateway.wire.limits:openai_headers"
+    finishes: bool = False
+
+
+class Background(NamedTuple):
+    """What runs beside the APIs while the gateway serves.
+
+    factory: `gateway.services.Services` → async context manager. wanted: whether the configuration asks for it.
+    """
+
+    factory: str
+    wanted: Callable[[Any], bool]
+
+
+class Extra(NamedTuple):
+    """An extra of a package, such as `ctxgate[cluster]`, and modules that it installs."""
+
+    name: str
+    modules: tuple[str, ...]
+    package: str = "ctxgate"
+
+
+class Feature(NamedTuple):
+    """Everything that the gateway has to know of one feature.
+
+    sections: key of config.yaml → a subclass of `gateway.config.file.Entry`, which checks its value. `Config.sections`
+    has the values of the keys that the gateway's own classes don't have.
+    commands: name → function of click, and its purpose in the help of `ctxgate`.
+    prunes: see `gateway.store.retention.Prune`.
+    migrations: a package with revisions of alembic, a branch of their own.
+    openapi: a module with `PATHS`, path → OpenAPI path item, and where needed `schemas()`, name → JSON Schema, and
+    `ABOUT`, a tag of its operations → sentence.
+    offers: what other parts ask for by name, see `offered`.
+    extra: what the sections need.
+    """
+
+    name: str
+    sections: Mapping[str, str] = {}
+    routes: tuple[Routes, ...] = ()
+    commands: Mapping[str, tuple[str, str]] = {}
+    background: tuple[Background, ...] = ()
+    prunes: tuple[str, ...] = ()
+    migrations: str | None = None
+    openapi: str | None = None
+    offers: Mapping[str, str] = {}
+    extra: Extra | None = None
+
+
+def imported(name: str) -> Any:
+    """What an import string names."""
+    module, _, attributes = name.partition(":")
+    found: Any = import_module(module)
+    for attribute in attributes.split("."):
+        found = getattr(found, attribute)
+    return found
+
+
+@cache
+def ours() -> tuple[Feature, ...]:
+    """The features that come with the gateway."""
+    return tuple(imported(name) for name in FEATURES)
+
+
+@cache
+def others() -> tuple[Feature, ...]:
+    """The features of other packages. One that can't be loaded is left out, and the log says so."""
+    found = {feature.name: feature for feature in ours()}
+    if any(_names_features(folder) for folder in sys.path):
+        from importlib.metadata import entry_points
+
+        for entry in entry_points(group=GROUP):
+            try:
+                feature = entry.load()
+                if not isinstance(feature, Feature):
+                    raise TypeError(f"{entry.value} is no gateway.feature.Feature")
+                if feature.name in found:
+                    raise ValueError(f"there is another feature {feature.name}")
+            except Exception as error:  # noqa: BLE001 - code of others must not keep the gateway from starting
+                log.error("the feature %s can't be loaded: %s: %s", entry.value, type(error).__name__, error)
+            else:
+                found[feature.name] = feature
+    return tuple(found.values())[len(ours()) :]
+
+
+def installed() -> tuple[Feature, ...]:
+    """All features, in the order in which they count."""
+    return (*ours(), *others())
+
+
+def offered(name: str) -> Any:
+    """What a feature offers under that name. Raises LookupError if none does.
+
+    Those who ask say what it must be:
+    `engine_pool` in `gateway.app`, `remote_tools` in `gateway.api.responses.endpoints`, `page` in `gateway.api.health`,
+    `fetch_weights` in `gateway.cli.serve`, `key_file` in `gateway.cli.keys`, `model_test` in `gateway.cli.model_test`,
+    `agent_provider` in `gateway.features.rooms.turns`.
+    """
+    for feature in installed():
+        if name in feature.offers:
+            return imported(feature.offers[name])
+    raise LookupError(f"no feature offers {name}")
+
+
+def lacking(feature: Feature) -> str:
+    """Which packages of the feature's extra aren't installed, and what installs them; "" if none is missing."""
+    if (extra := feature.extra) is None or not (missing := [name for name in extra.modules if find_spec(name) is None]):
+        return ""
+    return f"not installed: {', '.join(missing)}; pip install '{extra.package}[{extra.name}]'"
+
+
+def _names_features(folder: str) -> bool:
+    """Whether a package installed there has entry points of GROUP.
+
+    `importlib.metadata` finds that out, too, but its import takes longer than the rest of a start.
+    """
+    with suppress(OSError):
+        for name in os.listdir(folder):
+            if name.endswith("-info"):
+                with suppress(OSError), open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                    if GROUP.encode() in file.read():
+                        return True
+    return False

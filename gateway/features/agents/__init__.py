@@ -1,0 +1,1 @@
+"""Models that call tools: the bounded turn, the tools, MCP servers."""

@@ -1,0 +1,52 @@
+"""The configured MCP servers of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Protocol
+
+from gateway.config.hidden import hider
+from gateway.features.agents.tools.mcp.server import Server
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+
+
+class _HasConfig(Protocol):
+    @property
+    def config(self) -> Config: ...
+
+
+class _HasGateway(Protocol):
+    @property
+    def gateway(self) -> _HasConfig: ...
+
+
+class Servers:
+    """Use `services.shared(Servers)`: rooms, Responses and `/ctx` then share the processes.
+
+    If a reload changes a server's settings, the server ends, and starts again with the next call.
+    """
+
+    def __init__(self, services: _HasGateway) -> None:
+        self._gateway = services.gateway
+        self._servers: dict[str, Server] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def present(self) -> list[Server]:
+        """Those of the present configuration, in its order."""
+        config = self._gateway.config
+        wanted = config.mcp.servers
+        for name in [name for name, server in self._servers.items() if wanted.get(name) != server.settings]:
+            task = asyncio.create_task(self._servers.pop(name).aclose(), name=f"end the MCP server {name}")
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        for name, settings in wanted.items():
+            if name not in self._servers:
+                folder = config.state_dir / "mcp" / name
+                most, hide = config.rooms.tools.max_result_chars, hider(config.secrets)
+                self._servers[name] = Server(name, settings, folder, most, hide)
+        return [self._servers[name] for name in wanted]
+
+    async def aclose(self) -> None:
+        await asyncio.gather(*(server.aclose() for server in self._servers.values()), *self._closing)

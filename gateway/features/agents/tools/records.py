@@ -1,0 +1,394 @@
+"""A tenant's models and records: JSON objects in the store, checked against the JSON Schema of their model.
+
+A record is a flat object: `{"id", "created_at", "updated_at", "trashed_at"?, ...its own fields}`; times are UTC.
+Deleted records are in the trash: they count towards the quota, and only a query that asks for them finds them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, not_, select, text
+from sqlalchemy.exc import OperationalError
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.tools.base import ToolError
+from gateway.features.agents.tools.query import SYSTEM, Aggregates, Builder, Query
+from gateway.features.agents.tools.tables import filters, models, records
+from gateway.schema.checker import threads
+from gateway.schema.objects import ObjectSchema
+from gateway.store import Store
+
+T = TypeVar("T")
+
+MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+FILTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+LONGEST_SCHEMA, MOST_MODELS, MOST_FILTERS = 256 * 1024, 200, 200
+DEEPEST = 32
+QUERY_SECONDS = 5
+TRIES = 3
+"""How often to try an update that conflicts with others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    name: str
+    description: str
+    schema: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    records: list[dict[str, Any]]
+    more: bool
+    """Whether more records follow."""
+
+
+class Records:
+    """The models and records of one tenant, and of no other. Methods raise ToolError."""
+
+    def __init__(self, store: Store, tenant: str, *, most: int, longest: int) -> None:
+        """most: number of records, including the trash. longest: bytes of a record as JSON."""
+        self._store = store
+        self._tenant = tenant
+        self._most = most
+        self._longest = longest
+
+    async def define(self, name: str, schema: Mapping[str, Any], description: str = "") -> Model:
+        """Creates a model, or replaces the schema of an existing one; its records stay as they are.
+
+        The schema comes from the operator. Its patterns run on text that models write.
+        """
+        if not MODEL_NAME.fullmatch(name):
+            raise ToolError("invalid_model", "a model's name has letters, digits, _ and -, and starts with a letter")
+        try:
+            checked = await threads.run(ObjectSchema, schema, "schema")
+        except ProviderInvalidRequest as error:
+            raise ToolError("invalid_model", error.message) from None
+        if len(checked.text) > LONGEST_SCHEMA:
+            raise ToolError("too_large", f"the schema has more than {LONGEST_SCHEMA} characters")
+        for field in SYSTEM:
+            if field in schema.get("properties", {}):
+                raise ToolError("invalid_model", f"the schema can't define {field}: every record has it")
+        now = _now()
+        values = {"description": description, "schema": checked.text, "updated_at": now}
+
+        def work(connection: Connection) -> None:
+            if connection.execute(
+                models.update().where(*self._of(models), models.c.name == name).values(values)
+            ).rowcount:
+                return
+            if connection.execute(select(func.count()).where(*self._of(models))).scalar_one() >= MOST_MODELS:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {MOST_MODELS} models")
+            connection.execute(models.insert().values(tenant=self._tenant, name=name, created_at=now, **values))
+
+        await self._store.write(work)
+        return Model(name, description, json.loads(checked.text))
+
+    async def models(self) -> list[Model]:
+        rows = await self._read(
+            lambda c: c.execute(select(models).where(*self._of(models)).order_by(models.c.name)).all()
+        )
+        return [Model(row.name, row.description, json.loads(row.schema)) for row in rows]
+
+    async def model(self, name: str) -> Model:
+        """Raises ToolError, code `model_not_found`, with the names of the tenant's models."""
+        return await self._read(lambda connection: self._model(connection, name))
+
+    async def save_filter(self, model: str, name: str, query: Mapping[str, Any]) -> None:
+        """Saves a query of `find` under a name. Replaces an earlier one."""
+        if not FILTER_NAME.fullmatch(name):
+            raise ToolError("invalid_filter", "a filter's name has letters, digits and . _ -")
+        Builder(self._store.dialect).query(query)
+        written = json.dumps(query)
+        key = and_(*self._of(filters), filters.c.model == model, filters.c.name == name)
+
+        def work(connection: Connection) -> None:
+            self._model(connection, model)
+            if connection.execute(filters.update().where(key).values(query=written)).rowcount:
+                return
+            if connection.execute(select(func.count()).where(*self._of(filters))).scalar_one() >= MOST_FILTERS:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {MOST_FILTERS} saved filters")
+            connection.execute(filters.insert().values(tenant=self._tenant, model=model, name=name, query=written))
+
+        await self._store.write(work)
+
+    async def filter(self, model: str, name: str) -> dict[str, Any]:
+        """Raises ToolError, code `filter_not_found`."""
+
+        def work(connection: Connection) -> str:
+            self._model(connection, model)
+            query = select(filters.c.name, filters.c.query).where(*self._of(filters), filters.c.model == model)
+            saved = {row.name: row.query for row in connection.execute(query.order_by(filters.c.name))}
+            if name not in saved:
+                raise ToolError("filter_not_found", f"{model} has no such filter; it has: {', '.join(saved) or 'none'}")
+            return str(saved[name])
+
+        query: dict[str, Any] = json.loads(await self._read(work))
+        return query
+
+    async def create(self, model: str, record: Mapping[str, Any]) -> dict[str, Any]:
+        data = await self._checked(await self.model(model), record)
+        now = _now()
+        row = {"id": str(uuid.uuid4()), "created_at": now, "updated_at": now}
+
+        def work(connection: Connection) -> None:
+            if connection.execute(select(func.count()).where(*self._of(records))).scalar_one() >= self._most:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {self._most} records, trash included")
+            connection.execute(records.insert().values(tenant=self._tenant, model=model, version=1, data=data, **row))
+
+        await self._store.write(work)
+        return {**row, **data}
+
+    async def get(self, model: str, id: str) -> dict[str, Any]:
+        return _shown((await self._row(model, id))[1])
+
+    async def find(self, model: str, query: Mapping[str, Any]) -> Page:
+        """Finds records by a query (see `query`), by default in the order of their creation."""
+        built = Builder(self._store.dialect).query(query)
+        return await self._read(lambda connection: self._find(connection, model, built))
+
+    async def aggregate(self, model: str, query: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+        """One object per group, with its fields and results; and whether there are more than `limit` groups."""
+        builder = Builder(self._store.dialect)
+        built = builder.aggregates(query)
+        rows = await self._read(lambda connection: self._aggregate(connection, model, builder, built))
+        return rows[: built.limit], len(rows) > built.limit
+
+    async def update(self, model: str, id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
+        """Replaces these fields. The others stay."""
+        for _ in range(TRIES):
+            kind, row = await self._row(model, id)
+            data = await self._checked(kind, {**row.data, **changes})
+            now = _now()
+            values = {"data": data, "updated_at": now, "version": row.version + 1}
+            if await self._change(model, id, row.version, values):
+                return {"id": row.id, "created_at": row.created_at, "updated_at": now, **data}
+        raise ToolError("conflict", "other writers keep changing this record; try again")
+
+    async def delete(self, model: str, id: str) -> None:
+        """Moves the record to the trash."""
+        for _ in range(TRIES):
+            _, row = await self._row(model, id)
+            if await self._change(model, id, row.version, {"trashed_at": _now(), "version": row.version + 1}):
+                return
+        raise ToolError("conflict", "other writers keep changing this record; try again")
+
+    def _of(self, table: Any) -> list[ColumnElement[bool]]:
+        return [table.c.tenant == self._tenant]
+
+    def _one(self, model: str, id: str) -> list[ColumnElement[bool]]:
+        return [*self._of(records), records.c.model == model, records.c.id == id, records.c.trashed_at.is_(None)]
+
+    async def _row(self, model: str, id: str) -> tuple[Model, Any]:
+        def work(connection: Connection) -> tuple[Model, Any]:
+            kind = self._model(connection, model)
+            row = connection.execute(select(records).where(*self._one(model, id))).one_or_none()
+            if row is None:
+                raise ToolError("record_not_found", f"{model} has no record with this id")
+            return kind, row
+
+        return await self._read(work)
+
+    async def _change(self, model: str, id: str, version: int, values: dict[str, Any]) -> bool:
+        """Changes the record; False if it no longer has that version."""
+        change = records.update().where(*self._one(model, id), records.c.version == version).values(values)
+        return await self._store.write(lambda connection: connection.execute(change).rowcount == 1)
+
+    def _model(self, connection: Connection, name: str) -> Model:
+        row = connection.execute(select(models).where(*self._of(models), models.c.name == name)).one_or_none()
+        if row is None:
+            known = connection.execute(select(models.c.name).where(*self._of(models)).order_by(models.c.name)).scalars()
+            raise ToolError("model_not_found", f"no such model; there are: {', '.join(known) or 'none'}")
+        return Model(row.name, row.description, json.loads(row.schema))
+
+    async def _checked(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
+        """The record as it is stored. Runs in a thread of the schemas', since a check may take long."""
+        return await threads.run(self._check, model, record)
+
+    def _check(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
+        for field in SYSTEM:
+            if field in record:
+                raise ToolError("invalid_record", f"the gateway sets {field}")
+        data: dict[str, Any] = _plain(dict(record), 0)
+        if len(json.dumps(data, ensure_ascii=False).encode()) > self._longest:
+            raise ToolError("too_large", f"a record may have at most {self._longest} bytes")
+        try:
+            violation = ObjectSchema(model.schema, "schema").violation(data)
+        except ProviderInvalidRequest as error:
+            violation = error.message
+        if violation is not None:
+            raise ToolError("invalid_record", violation)
+        return data
+
+    def _find(self, connection: Connection, model: str, query: Query) -> Page:
+        self._model(connection, model)
+        chosen = select(records).where(*self._of(records), records.c.model == model, query.where)
+        ordered = chosen.order_by(*query.order, records.c.seq).limit(query.limit + 1).offset(query.offset)
+        rows = [_shown(row) for row in connection.execute(ordered)]
+        found = rows[: query.limit]
+        if query.select is not None:
+            found = [_selected(record, query.select) for record in found]
+        return Page(found, len(rows) > query.limit)
+
+    def _aggregate(
+        self, connection: Connection, model: str, builder: Builder, query: Aggregates
+    ) -> list[dict[str, Any]]:
+        self._model(connection, model)
+        # An inner query names the values, so that they can be grouped: repeated parameters would count as different.
+        columns: dict[str, ColumnElement[Any]] = {
+            # null and a field that isn't there are one group, as they are one to a condition.
+            f"g{at}": case((not_(field.missing), field.json))
+            for at, field in enumerate(map(builder.field, query.group_by))
+        }
+        for at, (_, name) in enumerate(query.functions.values()):
+            if name != "*":
+                field = builder.field(name)
+                columns |= {
+                    f"n{at}": field.number,
+                    f"t{at}": field.text,
+                    f"j{at}": case((not_(field.missing), field.json)),
+                }
+        columns["seq"] = records.c.seq
+        inner = (
+            select(*(column.label(label) for label, column in columns.items()))
+            .where(*self._of(records), records.c.model == model, query.where)
+            .subquery()
+        )
+        wanted: list[ColumnElement[Any]] = [inner.c[f"g{at}"] for at in range(len(query.group_by))]
+        for at, (function, name) in enumerate(query.functions.values()):
+            wanted += [column.label(f"r{at}_{part}") for part, column in _calls(function, name, inner.c, at).items()]
+        statement: Select[Any] = select(*wanted).select_from(inner)
+        if query.group_by:
+            statement = statement.group_by(*wanted[: len(query.group_by)])
+        results = []
+        for row in connection.execute(statement).mappings():
+            result = {name: _restored(_number(row[f"g{at}"])) for at, name in enumerate(query.group_by)}
+            for at, alias in enumerate(query.functions):
+                values = [row[key] for key in row if str(key).startswith(f"r{at}_")]
+                result[alias] = _number(next((value for value in values if value is not None), None))
+            results.append(result)
+        results.sort(key=lambda result: [_rank(result[name]) for name in query.group_by])
+        for name, descends in reversed(query.order):
+            # Missing values come last in either direction.
+            results.sort(key=lambda result: _rank(result[name]), reverse=descends)
+            results.sort(key=lambda result: _rank(result[name])[0])
+        return results
+
+    async def _read(self, work: Callable[[Connection], T]) -> T:
+        return await self._store.read(lambda connection: _bounded(connection, work))
+
+
+def _bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
+    """Runs a query, for QUERY_SECONDS at most."""
+    raw = connection.connection.driver_connection
+    if isinstance(raw, sqlite3.Connection):
+        deadline = time.monotonic() + QUERY_SECONDS
+        raw.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    else:
+        connection.execute(text(f"SET LOCAL statement_timeout = {QUERY_SECONDS * 1000}"))
+    try:
+        return work(connection)
+    except OperationalError as error:
+        if "interrupt" in str(error.orig) or "statement timeout" in str(error.orig):
+            raise ToolError("query_timeout", f"the query took more than {QUERY_SECONDS} s") from None
+        raise
+    finally:
+        if isinstance(raw, sqlite3.Connection):
+            raw.set_progress_handler(None, 0)
+
+
+def _calls(function: str, name: str, columns: Any, at: int) -> dict[str, ColumnElement[Any]]:
+    """The aggregate as SQL expressions. The first one that isn't NULL is the result."""
+    if name == "*":
+        return {"all": func.count()}
+    numbers, texts, values = columns[f"n{at}"], columns[f"t{at}"], columns[f"j{at}"]
+    match function:
+        case "$count":
+            return {"all": func.count(values)}
+        case "$distinct":
+            return {"all": func.count(values.distinct())}
+        case "$sum":
+            return {"number": func.coalesce(func.sum(numbers), 0)}
+        case "$avg":
+            return {"number": func.avg(numbers)}
+        case "$min":
+            return {"number": func.min(numbers), "text": func.min(texts)}
+        case _:
+            return {"number": func.max(numbers), "text": func.max(texts)}
+
+
+def _rank(value: Any) -> tuple[int, Any]:
+    """A sort key: numbers, texts, booleans, the rest, missing values."""
+    if isinstance(value, bool):
+        return 2, value
+    if isinstance(value, int | float):
+        return 0, value
+    if isinstance(value, str):
+        return 1, value
+    return (4, "") if value is None else (3, json.dumps(value, sort_keys=True))
+
+
+def _shown(row: Any) -> dict[str, Any]:
+    shown = {"id": row.id, "created_at": row.created_at, "updated_at": row.updated_at}
+    if row.trashed_at is not None:
+        shown["trashed_at"] = row.trashed_at
+    return {**shown, **_restored(row.data)}
+
+
+def _restored(value: Any) -> Any:
+    """Turns huge integers back to floats: PostgreSQL writes 1e300 with all its digits."""
+    if isinstance(value, dict):
+        return {key: _restored(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_restored(inner) for inner in value]
+    return float(value) if isinstance(value, int) and abs(value) >= 2**63 else value
+
+
+def _selected(record: dict[str, Any], names: list[str]) -> dict[str, Any]:
+    """The id and the named fields. A nested field has its dotted name."""
+    found = {"id": record["id"]}
+    for name in names:
+        value: Any = record
+        for part in name.split("."):
+            value = value.get(part) if isinstance(value, dict) else None
+        found[name] = value
+    return found
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """The value in the form that both databases preserve: 1.0 becomes 1."""
+    if depth > DEEPEST:
+        raise ToolError("invalid_record", f"the record is nested more than {DEEPEST} levels deep")
+    if isinstance(value, dict):
+        return {_plain(key, depth): _plain(value[key], depth + 1) for key in sorted(value)}
+    if isinstance(value, list):
+        return [_plain(inner, depth + 1) for inner in value]
+    if isinstance(value, str):
+        if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+            raise ToolError("invalid_record", "a text can't contain NUL or a lone surrogate")
+        return value
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= 2**63:
+        raise ToolError("invalid_record", "a whole number has at most 63 bits")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ToolError("invalid_record", "a number must be finite")
+    return _number(value)
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) <= 2**53:
+        return int(value)
+    return value
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")

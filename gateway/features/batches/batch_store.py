@@ -1,0 +1,370 @@
+"""Batches in the store, and their lines, each of which gets one answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+from uuid import uuid4
+
+from sqlalchemy import Connection, Row, bindparam, text
+
+from gateway.errors import ProviderInvalidRequest, ProviderRateLimit
+from gateway.features.batches import file_store
+from gateway.features.batches.file_store import PART, new_file_id
+from gateway.features.batches.objects import (
+    OPEN,
+    CreateBatch,
+    Fault,
+    Line,
+    Status,
+    batch_object,
+    decode_kept,
+    unanswered,
+)
+from gateway.server.principal import Principal
+from gateway.wire.chat import decode, encode
+
+if TYPE_CHECKING:
+    from gateway.config import Config
+    from gateway.store import Store
+
+MOST_OPEN = 32
+"""The most open batches of one user."""
+RESULTS = 64
+"""How many answers to read at a time."""
+
+State = Status | Literal["expiring"]
+"""A batch's status in the store. `expiring`: it ran out of time; clients see `finalizing` until its files are there."""
+
+UNFINISHED: tuple[State, ...] = (*OPEN, "expiring")
+ENDED: dict[State, tuple[Status, str | None]] = {
+    "finalizing": ("completed", None),
+    "cancelling": ("cancelled", "batch_cancelled"),
+    "expiring": ("expired", "batch_expired"),
+}
+"""Status while a batch's files are written → its final status, and the error of lines without an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """object: as clients get it. principal: its creator, without the limits of the key."""
+
+    id: str
+    status: State
+    object: dict[str, Any]
+    principal: Principal
+    files_seconds: int
+
+    @property
+    def over(self) -> bool:
+        return self.status not in UNFINISHED
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """A line without an answer."""
+
+    number: int
+    model: str
+    custom_id: str
+    body: bytes
+
+
+class BatchStore:
+    """Shows each user only their own batches. Methods without a principal are for the runner."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def now(self) -> int:
+        """Seconds since 1970."""
+        return int(self._store.clock.now() + self._store.clock.behind())
+
+    async def create(self, wanted: CreateBatch, config: Config, principal: Principal) -> Batch:
+        """Raises ProviderInvalidRequest without the input file, ProviderRateLimit if too many batches are open."""
+        after = wanted.output_expires_after
+        id = f"batch_{uuid4().hex}"
+        object = batch_object(wanted, id, self.now())
+        row = {
+            **_owner(principal),
+            "id": id,
+            "key": principal.key,
+            "created_at": object["created_at"],
+            "status": object["status"],
+            "object": encode(object).decode(),
+            "output_id": "",
+            "error_id": "",
+            "files_seconds": after.seconds if after is not None else int(config.batches.days * 86400),
+        }
+
+        def work(connection: Connection) -> Batch:
+            owner = _owner(principal)
+            found = connection.execute(_INPUT, {**owner, "id": wanted.input_file_id}).scalar_one_or_none()
+            if found != "batch":
+                why = "there is no such file" if found is None else f"a file for {found} can't be the input of a batch"
+                raise ProviderInvalidRequest(f"input_file_id: {why}", code="invalid_file", param="input_file_id")
+            if connection.execute(_COUNT, {**owner, "open": UNFINISHED}).scalar_one() >= MOST_OPEN:
+                raise ProviderRateLimit(f"{MOST_OPEN} batches are open: wait until one ends, or cancel one")
+            connection.execute(_ADD, row)
+            return _batch(connection.execute(_GET_ANY, {"id": id}).one())
+
+        return await self._store.write(work)
+
+    async def get(self, id: str, principal: Principal) -> Batch:
+        """Raises ProviderInvalidRequest (404)."""
+        row = await self._store.read(
+            lambda connection: connection.execute(_GET, {**_owner(principal), "id": id}).one_or_none()
+        )
+        if row is None:
+            raise ProviderInvalidRequest(f"there is no batch {id!r}", code="batch_not_found", status=404)
+        return _batch(row)
+
+    async def page(self, principal: Principal, after: str | None, limit: int) -> list[Batch]:
+        """At most `limit` batches, newest first. Raises ProviderInvalidRequest if there is no batch `after`."""
+        values = {**_owner(principal), "limit": limit, "created_at": 2**62, "id": ""}
+        if after is not None:
+            values |= {"created_at": (await self.get(after, principal)).object["created_at"], "id": after}
+        return await self._store.read(lambda connection: [_batch(row) for row in connection.execute(_PAGE, values)])
+
+    async def open(self) -> list[str]:
+        """The ids of all batches that haven't ended, oldest first."""
+        return await self._store.read(
+            lambda connection: list(connection.execute(_OPEN, {"open": UNFINISHED}).scalars())
+        )
+
+    async def load(self, id: str) -> Batch:
+        return await self._store.read(lambda connection: _batch(connection.execute(_GET_ANY, {"id": id}).one()))
+
+    async def move(self, id: str, status: State, **changes: Any) -> Batch:
+        """Changes the status and other fields of an open batch; a batch that has ended doesn't change."""
+
+        def work(connection: Connection) -> Batch:
+            batch = _batch(connection.execute(_GET_ANY, {"id": id}).one())
+            if batch.over or (batch.status == "cancelling" and status != "cancelling"):
+                return batch
+            shown = "finalizing" if status == "expiring" else status
+            object = {**batch.object, "status": shown, **changes}
+            connection.execute(_MOVE, {"id": id, "status": status, "object": _stored(object)})
+            return _batch(connection.execute(_GET_ANY, {"id": id}).one())
+
+        return await self._store.write(work)
+
+    # Lines
+
+    async def begin_lines(self, id: str) -> None:
+        """Removes lines that an earlier process may have read from the input file."""
+        await self._store.write(lambda connection: connection.execute(_DELETE_LINES, {"id": id}))
+
+    async def add_lines(self, id: str, lines: Iterable[Line]) -> None:
+        rows = [
+            {"id": id, "number": line.number, "model": line.model, "request": line.request.decode()} for line in lines
+        ]
+        if rows:
+            await self._store.write(lambda connection: connection.execute(_ADD_LINE, rows))
+
+    async def begin(self, id: str, total: int) -> Batch:
+        """Marks the input file as read: its lines can be answered."""
+        now = self.now()
+
+        def work(connection: Connection) -> None:
+            connection.execute(_TOTAL, {"id": id, "total": total})
+
+        await self._store.write(work)
+        return await self.move(id, "in_progress", in_progress_at=now)
+
+    async def fail(self, id: str, faults: list[Fault], total: int) -> None:
+        """Ends the batch because its input file is invalid."""
+        await self.begin_lines(id)
+        await self._store.write(lambda connection: connection.execute(_TOTAL, {"id": id, "total": total}))
+        errors = {"object": "list", "data": faults}
+        await self.move(id, "failed", failed_at=self.now(), errors=errors)
+
+    async def pending(self, id: str, after: Pending | None, limit: int) -> list[Pending]:
+        """The next lines without an answer, grouped by model."""
+        model, number = (after.model, after.number) if after is not None else ("", -1)
+        values = {"id": id, "model": model, "number": number, "limit": limit}
+        rows = await self._store.read(lambda connection: list(connection.execute(_PENDING, values)))
+        kept = [(row, decode_kept(row.request)) for row in rows]
+        return [Pending(row.number, row.model, line.custom_id, bytes(line.body)) for row, line in kept]
+
+    async def room(self, principal: Principal, most: int) -> bool:
+        """Whether the user's files and answers have fewer than `most` bytes."""
+        return await self._store.read(lambda connection: file_store.used(connection, principal)) < most
+
+    async def answer(self, id: str, number: int, line: bytes, *, failed: bool) -> None:
+        """Stores a line's answer, unless it has one."""
+        values = {"id": id, "number": number, "answer": line.decode(), "failed": int(failed), "bytes": len(line)}
+
+        def work(connection: Connection) -> None:
+            if connection.execute(_ANSWER, values).rowcount:
+                connection.execute(_COUNT_ANSWER, values)
+
+        await self._store.write(work)
+
+    async def finish(self, batch: Batch) -> None:
+        """Writes the files of answers and errors in the order of the input, then ends the batch.
+
+        May be called again after a process died in it: the files are invisible until the batch has ended. Each call
+        writes its own files, and the last call to begin wins.
+        """
+        ended, why = ENDED[batch.status]
+        output, errors = _File(new_file_id()), _File(new_file_id())
+
+        def begin(connection: Connection) -> bool:
+            row = connection.execute(_GET_ANY, {"id": batch.id}).one()
+            if _batch(row).over:
+                return False
+            for id in (row.output_id, row.error_id):
+                file_store.remove_parts(connection, id)
+            connection.execute(_FILES, {"id": batch.id, "output_id": output.id, "error_id": errors.id})
+            return True
+
+        if not await self._store.write(begin):
+            return
+        await self._write_lines(batch.id, output, errors, why)
+        now = self.now()
+
+        def end(connection: Connection) -> None:
+            row = connection.execute(_GET_ANY, {"id": batch.id}).one()
+            if _batch(row).over or row.output_id != output.id:
+                for file in (output, errors):
+                    file_store.remove_parts(connection, file.id)
+                return
+            object = {**decode(row.object), "status": ended, f"{ended}_at": now}
+            for file, name in ((output, "output"), (errors, "error")):
+                file.flush(connection)
+                if file.size:
+                    object[f"{name}_file_id"] = file.id
+                    connection.execute(file_store.ADD, _file_row(batch, file, name, now))
+            connection.execute(_MOVE, {"id": batch.id, "status": ended, "object": _stored(object)})
+            connection.execute(_DELETE_LINES, {"id": batch.id})
+            connection.execute(_NO_BYTES, {"id": batch.id})
+
+        await self._store.write(end)
+
+    async def _write_lines(self, id: str, output: _File, errors: _File, why: str | None) -> None:
+        """Writes all answers, except those still in the files' buffers. why: the error of lines without an answer."""
+        after = -1
+        while rows := await self._store.read(_reader(id, after)):
+            for row in rows:
+                if row.answer is not None:
+                    (errors if row.failed else output).add(row.answer.encode())
+                elif why is not None:
+                    errors.add(unanswered(decode_kept(row.request).custom_id, why))
+            after = rows[-1].number
+            for file in (output, errors):
+                if len(file.buffer) >= PART:
+                    await self._store.write(file.flush)
+
+
+class _File:
+    """A file that is being written."""
+
+    def __init__(self, id: str) -> None:
+        self.id = id
+        self.size = 0
+        self.buffer = b""
+        self._number = 0
+
+    def add(self, line: bytes) -> None:
+        self.buffer += line + b"\n"
+
+    def flush(self, connection: Connection) -> None:
+        if self.buffer:
+            file_store.add_part(connection, self.id, self._number, self.buffer)
+            self.size += len(self.buffer)
+            self._number += 1
+            self.buffer = b""
+
+
+async def prune(store: Store, config: Config, now: float) -> int:
+    """Removes expired files, and batches that ended more than `batches.days` ago; returns their number."""
+    oldest = int(now - config.batches.days * 86400)
+    gone = await file_store.prune(store, now)
+    return gone + await store.write(
+        lambda connection: connection.execute(_PRUNE, {"oldest": oldest, "open": UNFINISHED}).rowcount
+    )
+
+
+def _reader(id: str, after: int) -> Callable[[Connection], list[Row[Any]]]:
+    values = {"id": id, "after": after, "limit": RESULTS}
+    return lambda connection: list(connection.execute(_RESULTS, values))
+
+
+def _file_row(batch: Batch, file: _File, name: str, now: int) -> dict[str, Any]:
+    return {
+        **_owner(batch.principal),
+        "id": file.id,
+        "created_at": now,
+        "expires_at": now + batch.files_seconds,
+        "purpose": "batch_output",
+        "filename": f"{batch.id}_{name}.jsonl",
+        "bytes": file.size,
+    }
+
+
+def _batch(row: Row[Any]) -> Batch:
+    counts = {"total": row.total, "completed": row.completed, "failed": row.failed}
+    return Batch(
+        id=row.id,
+        status=row.status,
+        object={**decode(row.object), "request_counts": counts},
+        principal=Principal(row.tenant, row.owner, frozenset(("models",)), row.key),
+        files_seconds=row.files_seconds,
+    )
+
+
+def _stored(object: dict[str, Any]) -> str:
+    return encode({name: value for name, value in object.items() if name != "request_counts"}).decode()
+
+
+def _owner(principal: Principal) -> dict[str, Any]:
+    return {"tenant": principal.tenant, "owner": principal.user}
+
+
+_INPUT = text("SELECT purpose FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_COUNT = text(
+    "SELECT count(*) FROM batches WHERE tenant = :tenant AND owner = :owner AND status IN :open"
+).bindparams(bindparam("open", expanding=True))  # fmt: skip
+_ADD = text(
+    "INSERT INTO batches (id, tenant, owner, key, created_at, status, object, output_id, error_id, files_seconds, "
+    "total, completed, failed, bytes) VALUES (:id, :tenant, :owner, :key, :created_at, :status, :object, :output_id, "
+    ":error_id, :files_seconds, 0, 0, 0, 0)"
+)
+_GET = text("SELECT * FROM batches WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_GET_ANY = text("SELECT * FROM batches WHERE id = :id")
+_PAGE = text(
+    "SELECT * FROM batches WHERE tenant = :tenant AND owner = :owner AND (created_at, id) < (:created_at, :id) "
+    "ORDER BY created_at DESC, id DESC LIMIT :limit"
+)
+_OPEN = text("SELECT id FROM batches WHERE status IN :open ORDER BY created_at, id").bindparams(
+    bindparam("open", expanding=True)
+)
+_MOVE = text("UPDATE batches SET status = :status, object = :object WHERE id = :id")
+_TOTAL = text("UPDATE batches SET total = :total WHERE id = :id")
+_DELETE_LINES = text("DELETE FROM batch_lines WHERE batch_id = :id")
+_ADD_LINE = text(
+    "INSERT INTO batch_lines (batch_id, number, model, request, failed) VALUES (:id, :number, :model, :request, 0)"
+)
+_PENDING = text(
+    "SELECT number, model, request FROM batch_lines WHERE batch_id = :id AND answer IS NULL "
+    "AND (model, number) > (:model, :number) ORDER BY model, number LIMIT :limit"
+)
+_ANSWER = text(
+    "UPDATE batch_lines SET answer = :answer, failed = :failed "
+    "WHERE batch_id = :id AND number = :number AND answer IS NULL"
+)
+_COUNT_ANSWER = text(
+    "UPDATE batches SET completed = completed + 1 - :failed, failed = failed + :failed, bytes = bytes + :bytes "
+    "WHERE id = :id"
+)
+_RESULTS = text(
+    "SELECT number, request, answer, failed FROM batch_lines WHERE batch_id = :id AND number > :after "
+    "ORDER BY number LIMIT :limit"
+)
+_FILES = text("UPDATE batches SET output_id = :output_id, error_id = :error_id WHERE id = :id")
+_NO_BYTES = text("UPDATE batches SET bytes = 0 WHERE id = :id")
+_PRUNE = text("DELETE FROM batches WHERE created_at < :oldest AND status NOT IN :open").bindparams(
+    bindparam("open", expanding=True)
+)

@@ -1,0 +1,403 @@
+"""The work of each command of `scripts/model-test`. Each returns its exit code."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fnmatch
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace as Options
+
+from gateway.features.evaluation.model_test import CHECKER, advice, compare, fake, progress, results, run, table, target
+from gateway.features.evaluation.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
+from gateway.features.evaluation.model_test.client import AskFailed, Client, Endpoint
+from gateway.features.evaluation.model_test.request import Settings
+
+OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, CALLS_AS_TEXT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+
+BASELINES = target.BASELINES
+RUNS = target.RUNS / "model-test"
+
+
+class Usage(Exception):
+    """A wrong command line."""
+
+
+def test(args: Options) -> int:
+    suite = suites(args.suite or ["core"], args.bfcl_compat)
+    cases = _chosen(suite, args)
+    if args.dry_run:
+        _print_cases(cases)
+        return OK
+    with _endpoint(args, cases) as (endpoint, report):
+        return _run_at(args, suite, cases, endpoint, report)
+
+
+def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoint, report: Json | None) -> int:
+    folder = args.out or RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{_filename(endpoint.model)}"
+    rules = _rules(args)
+    plan, samples = asyncio.run(_ask(args, cases, endpoint, folder))
+    about = {
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "target": {**target.facts(report, endpoint.model)},
+        "host": target.host(),
+        "url": endpoint.shown,
+    }
+    result = results.collect(plan, suite, samples, about)
+    results.write(folder / results.RESULTS, result)
+    if not result["complete"]:
+        print(table.incomplete(result), file=sys.stderr)
+        if args.json:
+            print(json.dumps(result, ensure_ascii=False))
+        return INCOMPLETE
+    baseline = _baseline(args, result)
+    gate = compare.compare(baseline, result, rules) if baseline else compare.alone(result, rules)
+    result["gate"] = gate.plain()
+    results.write(folder / results.RESULTS, result)
+    _reports(folder, result, gate, baseline, _baseline_folder(args), html=not args.no_html, png=not args.no_png)
+    if args.save_baseline is not None:
+        _save(args.baselines, results.baseline(result, args.save_baseline or _filename(endpoint.model)))
+    if args.json:
+        print(json.dumps({**result, "out": str(folder)}, ensure_ascii=False))
+    else:
+        print(table.table(result, gate, baseline))
+        if baseline is None and args.baseline == "auto" and args.save_baseline is None:
+            print("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
+        print(f"\n{folder}")
+    if lines := advice.advice(result, [*samples.values()], {case.id: case for case in cases}):
+        print("\n" + "\n".join(lines), file=sys.stderr if args.json else sys.stdout)
+        return CALLS_AS_TEXT if gate.passed or baseline is None else REGRESSION
+    return OK if gate.passed else REGRESSION
+
+
+async def _ask(
+    args: Options, cases: Sequence[Case], endpoint: Endpoint, folder: Path
+) -> tuple[run.Plan, dict[str, Json]]:
+    async with Client(endpoint, timeout=args.timeout, retries=args.retries) as client:
+        settings = _settings(args)
+        facts = await run.preflight(client, settings, args.warmup)
+        ours = facts["ours"]
+        if args.names is None:
+            settings = replace(settings, names="dotted" if ours or args.fake else "underscore")
+        plan = run.Plan(
+            settings=settings,
+            tasks=run.tasks(cases, settings, 2 if args.aa else args.repeat),
+            fingerprint=run.fingerprint(settings, endpoint, CHECKER),
+            concurrency=args.concurrency,
+            max_error_rate=args.max_error_rate / 100,
+            fake=args.fake is not None,
+            ours=ours,
+        )
+        if args.fake or args.serve:
+            # A port that is another one each time.
+            plan.fingerprint["url"] = args.fake or "ctxgate serve"
+        _same_cases(folder, plan, fresh=args.fresh)
+        samples = run.Samples(folder, plan.fingerprint, fresh=args.fresh)
+        try:
+            with progress.shown(plan, samples, quiet=args.quiet) as advance:
+                await run.run(client, plan, samples, advance)
+        finally:
+            samples.close()
+        return plan, samples.done
+
+
+def _same_cases(folder: Path, plan: run.Plan, *, fresh: bool) -> None:
+    """Raises OtherRun if a case changed since its sample in `folder` was taken."""
+    file = folder / run.SAMPLES
+    if fresh or not file.exists():
+        return
+    hashes = {task.case.id: task.case.hash for task in plan.tasks}
+    changed = {
+        sample["case"]
+        for sample in run.read_samples(file)[1]
+        if hashes.get(sample["case"], sample["hash"]) != sample["hash"]
+    }
+    if changed:
+        raise run.OtherRun(f"{file}: cases were changed since: {', '.join(sorted(changed)[:5])}. Take --fresh")
+
+
+@contextlib.contextmanager
+def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, Json | None]]:
+    """The endpoint to ask, and the report of `ctxgate models` if it is a gateway of this configuration."""
+    headers = dict(_pair(text) for text in args.header)
+    key = os.environ.get(args.api_key_env)
+    url = args.base_url or (None if args.serve or args.config else os.environ.get("OPENAI_BASE_URL"))
+    if sum(map(bool, (args.base_url, args.serve, args.fake))) > 1:
+        raise Usage("choose one of --base-url, --serve and --fake")
+    if args.fake:
+        with fake.serving(args.fake, cases) as url:
+            yield Endpoint(url, f"fake-{args.fake.partition(':')[0]}"), None
+        return
+    if url:
+        endpoint = Endpoint(url.rstrip("/"), args.model or "", key, headers)
+        yield endpoint if args.model else replace(endpoint, model=asyncio.run(_listed_model(endpoint))), None
+        return
+    report = target.configured(args.config)
+    active = next((row["name"] for row in report["models"] if row["active"]), "")
+    model = args.model or active
+    if args.serve:
+        log = (args.out or RUNS) / "gateway.log"
+        with target.gateway(args.config, model, log) as url:
+            yield Endpoint(url, model, os.environ.get("CTXGATE_KEY") or key, headers), report
+        return
+    if not report["gateway"]["running"]:
+        raise run.Unreachable(f"no gateway runs at {report['gateway']['url']}: start scripts/serve, or take --serve")
+    yield Endpoint(f"{report['gateway']['url']}/v1", model, os.environ.get("CTXGATE_KEY") or key, headers), report
+
+
+async def _listed_model(endpoint: Endpoint) -> str:
+    """The model to ask: the one that a gateway marks as active, else the only one."""
+    async with Client(endpoint, timeout=10, retries=0) as client:
+        try:
+            listing = await client.get("/models")
+            active = {entry["id"]: entry.get("active") is True for entry in listing["data"]}
+        except AskFailed as error:
+            raise run.Unreachable(f"{endpoint.shown}/models: {error}") from error
+        except (AttributeError, KeyError, TypeError) as error:
+            raise run.Unreachable(f"{endpoint.shown}/models isn't OpenAI's list of models") from error
+    names = [name for name, is_active in active.items() if is_active] or list(active)
+    if len(names) != 1:
+        raise Usage(f"choose a --model: {', '.join(names)}" if names else f"{endpoint.shown}/models lists no model")
+    return str(names[0])
+
+
+def suites(names: Sequence[str], compat: bool = False) -> Suite:
+    """Loads suites and joins them into one. Raises BadSuite and Usage."""
+    found = [_suite(name, compat) for name in dict.fromkeys(names)]
+    if len(found) == 1:
+        return found[0]
+    cases = {case.id: case for suite in found for case in suite.cases}
+    gated = tuple(dict.fromkeys(category for suite in found for category in suite.gated))
+    return Suite("+".join(suite.id for suite in found), 1, tuple(cases.values()), gated)
+
+
+def _suite(name: str, compat: bool) -> Suite:
+    if name == "core":
+        return load(SUITES / "core")
+    if name == "smoke":
+        core, chosen = load(SUITES / "core"), picks(SUITES / "core")
+        return Suite("smoke", core.version, tuple(case for case in core.cases if case.id in chosen))
+    if name in ("bfcl", "bfcl-mini"):
+        from gateway.features.evaluation.model_test import bfcl
+
+        return bfcl.suite(name, target.cache(), compat=compat)
+    if (Path(name) / "suite.yaml").is_file():
+        return load(Path(name))
+    raise Usage(f"there is no suite {name}: smoke, core, bfcl-mini, bfcl, or a folder with a suite.yaml")
+
+
+def _chosen(suite: Suite, args: Options) -> list[Case]:
+    known = {case.category for case in suite.cases}
+    if wrong := set(args.category or ()) - known:
+        raise Usage(f"no category {', '.join(sorted(wrong))}: {', '.join(sorted(known))}")
+    cases = [
+        case
+        for case in suite.cases
+        if (not args.category or case.category in args.category)
+        and (not args.case or any(fnmatch.fnmatch(case.id, glob) for glob in args.case))
+        and (not args.tag or set(args.tag) & set(case.tags))
+    ]
+    if not cases:
+        raise Usage("no case is left to ask")
+    return choose(cases, args.limit, args.seed)
+
+
+def _settings(args: Options) -> Settings:
+    prompt = None
+    if args.system_prompt:
+        try:
+            prompt = Path(args.system_prompt).read_text("utf-8").strip()
+        except OSError as error:
+            raise Usage(f"--system-prompt: {error}") from error
+    return Settings(
+        temperature=args.temperature,
+        top_p=args.top_p,
+        max_tokens=args.max_tokens,
+        system_prompt=prompt,
+        tool_choice=args.tool_choice,
+        names=args.names or "dotted",
+        stream=args.stream,
+        thinking=args.thinking,
+        extra_body=args.extra_body,
+        bfcl_compat=args.bfcl_compat,
+    )
+
+
+def _rules(args: Options) -> compare.Rules:
+    minimum = dict(args.min)
+    if args.targets == "localcowork":
+        minimum = {**compare.LOCALCOWORK, **minimum}
+    return compare.Rules(
+        alpha=args.alpha,
+        margin=args.margin,
+        noninferiority=args.noninferiority,
+        minimum=minimum,
+        gate_latency=args.gate_latency,
+        allow_mismatch=args.allow_mismatch,
+    )
+
+
+def _baseline(args: Options, result: Json) -> Json | None:
+    """The baseline that --baseline names. `auto`: the newest saved one, of any model, with comparable conditions."""
+    if args.baseline == "none":
+        return None
+    if args.baseline != "auto":
+        named = args.baselines / f"{args.baseline}.json"
+        return results.read(named if named.is_file() else Path(args.baseline))
+    fitting = [
+        kept
+        for file in args.baselines.glob("*.json")
+        if not compare.mismatches(kept := results.read(file), result)
+        and kept["cases"].keys() & result["cases"].keys() == result["cases"].keys()
+    ]
+    return max(fitting, key=lambda kept: str(kept["created"]), default=None)
+
+
+def _baseline_folder(args: Options) -> Path | None:
+    path = Path(args.baseline) if args.baseline else None
+    return path if path is not None and path.is_dir() else None
+
+
+def _reports(
+    folder: Path,
+    result: Json,
+    gate: compare.Gate,
+    baseline: Json | None,
+    baseline_folder: Path | None,
+    *,
+    html: bool,
+    png: bool,
+) -> None:
+    from gateway.features.evaluation.model_test import page, picture
+
+    if html:
+        before = results.answers(baseline_folder) if baseline_folder else {}
+        text = page.page(result, gate, baseline, results.answers(folder), before)
+        (folder / "report.html").write_text(text, "utf-8")
+    if png and not picture.draw(folder / "report.png", result, baseline):
+        print("model-test: no report.png: matplotlib isn't installed (pip install '.[model-test]')", file=sys.stderr)
+
+
+def compare_two(args: Options) -> int:
+    baseline, candidate = results.read(args.baseline), results.read(args.candidate)
+    gate = compare.compare(baseline, candidate, _rules(args))
+    if args.html:
+        from gateway.features.evaluation.model_test import page
+
+        now, before = results.answers(args.candidate), results.answers(args.baseline)
+        args.html.write_text(page.page(candidate, gate, baseline, now, before), "utf-8")
+    print(json.dumps(gate.plain(), ensure_ascii=False) if args.json else table.table(candidate, gate, baseline))
+    return OK if gate.passed else REGRESSION
+
+
+def baselines(args: Options) -> int:
+    if args.action == "list":
+        for file in sorted(args.baselines.glob("*.json")):
+            kept = results.read(file)
+            overall = results.shown(kept["summary"]["overall"])
+            print(f"{file.stem:<40} {kept['suite']['id']:<10} {kept['created'][:10]}  {overall}")
+        return OK
+    if args.action == "save":
+        source = args.source or _last_run()
+        result = results.read(source)
+        print(_save(args.baselines, results.baseline(result, args.name or _filename(result["target"]["model"]))))
+        return OK
+    if args.name is None:
+        raise Usage(f"baseline {args.action} needs a name: see baseline list")
+    file = args.baselines / f"{_filename(args.name)}.json"
+    kept = results.read(file)
+    if args.action == "rm":
+        file.unlink()
+        return OK
+    print(table.table(kept, compare.alone(kept, compare.Rules()), None))
+    return OK
+
+
+def _save(folder: Path, kept: Json) -> Path:
+    file = folder / f"{_filename(kept['name'])}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    results.write(file, kept)
+    return file
+
+
+def _last_run() -> Path:
+    runs = sorted(path.parent for path in RUNS.glob(f"*/{results.RESULTS}"))
+    if not runs:
+        raise Usage("there is no run yet: name one with --from")
+    return runs[-1]
+
+
+def report(args: Options) -> int:
+    result = results.read(args.run)
+    baseline = results.read(args.baseline) if args.baseline else None
+    rules = compare.Rules()
+    gate = compare.compare(baseline, result, rules) if baseline else compare.alone(result, rules)
+    _reports(args.run, result, gate, baseline, args.baseline, html=True, png=True)
+    print(table.table(result, gate, baseline))
+    return OK
+
+
+def list_suites(args: Options) -> int:
+    from gateway.features.evaluation.model_test import bfcl
+    from gateway.features.evaluation.model_test.stats import smallest_loss
+
+    names = args.suite or ["smoke", "core", *(["bfcl-mini", "bfcl"] if bfcl.fetched(target.cache()) else [])]
+    for name in names:
+        suite = suites([name])
+        cases = suite.cases
+        print(f"{suite.id}@{suite.version}: {len(cases)} cases, sha256 {suite.sha256[:16]}")
+        categories = dict.fromkeys(case.category for case in cases)
+        for category in categories:
+            count = sum(case.category == category for case in cases)
+            print(f"  {category:<24} {count:>5}{'  compared by itself' if category in suite.gated else ''}")
+        print(f"  a change of one case is {100 / len(cases):.2f} points; with none won, {smallest_loss(0)} lost show")
+        if args.cases:
+            _print_cases(cases)
+    if not args.suite and "bfcl" not in names:
+        print("bfcl-mini, bfcl: not fetched yet: scripts/model-test fetch bfcl")
+    return OK
+
+
+def _print_cases(cases: Sequence[Case]) -> None:
+    for case in cases:
+        asked = next((m["content"] for m in reversed(case.messages) if m["role"] == "user"), "")
+        text = " ".join(str(asked).split())
+        print(f"{case.id:<16} {case.category:<15} {len(case.tools):>3} tools  {text[-90:]}")
+
+
+def fetch(args: Options) -> int:
+    from gateway.features.evaluation.model_test import bfcl
+
+    print(bfcl.fetch(target.cache()))
+    return OK
+
+
+def selfcheck(args: Options) -> int:
+    from gateway.features.evaluation.model_test import bfcl, selfcheck
+
+    names = args.suite or ["core", *(["bfcl"] if bfcl.fetched(target.cache()) else [])]
+    wrong = selfcheck.statistics()
+    print(f"statistics: {'right' if not wrong else '; '.join(wrong)}")
+    for name in names:
+        report = selfcheck.suite(suites([name]))
+        print(report)
+        wrong += report.wrong
+    return REGRESSION if wrong else OK
+
+
+def _filename(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._+-]+", "-", name).strip(".-") or "model"
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Usage(f"--header {name}: write NAME=VALUE")
+    return name, value

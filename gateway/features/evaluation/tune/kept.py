@@ -1,0 +1,41 @@
+"""Stores the results of tuning a model in the state folder, for `ctxgate tune --explain`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from gateway.features.evaluation.tune.scores import Result
+
+
+class Kept(msgspec.Struct):
+    """results: the model's own setting first. at: seconds since 1970. chosen: the place of the winner in results."""
+
+    model: str
+    at: float
+    machine: str
+    texts: str
+    chosen: int
+    results: list[Result]
+
+
+def path_of(state_dir: Path, model: str) -> Path:
+    return state_dir / "tune" / f"{model.replace('/', '_')}.json"
+
+
+def save(file: Path, kept: Kept) -> None:
+    """Replaces the file. Raises OSError."""
+    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = file.with_suffix(f".{os.getpid()}")
+    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
+    fresh.replace(file)
+
+
+def read(file: Path) -> Kept | None:
+    """None if there are no results, or only those of another version. Raises OSError."""
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Kept)
+    except (FileNotFoundError, ValueError):
+        return None

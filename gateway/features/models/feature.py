@@ -1,0 +1,34 @@
+"""Models on this machine: the commands that add, fetch and remove them, and Ollama's API for the same."""
+
+from __future__ import annotations
+
+from gateway.feature import Feature, Routes
+
+FEATURE = Feature(
+    name="models",
+    routes=(
+        Routes(
+            {
+                "/api/pull": {"POST": "gateway.features.models.endpoints:pull"},
+                "/api/delete": {"DELETE": "gateway.features.models.endpoints:delete"},
+            }
+        ),
+    ),
+    commands={
+        "models": (
+            "gateway.features.models.commands.models:models",
+            "List the models: which are installed and which run.",
+        ),
+        "add": (
+            "gateway.features.models.commands.add:add",
+            "Add a model: a file, a folder, from the hub or Ollama, or a running server.",
+        ),
+        "remove": (
+            "gateway.features.models.commands.remove:remove",
+            "Remove a model from config.yaml, and its weights if you wish.",
+        ),
+        "pull": ("gateway.features.models.commands.pull:pull", "Fetch a model's weights."),
+    },
+    openapi="gateway.features.models.openapi",
+    offers={"fetch_weights": "gateway.features.models.commands.pull:fetch"},
+)

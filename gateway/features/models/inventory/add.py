@@ -1,0 +1,243 @@
+"""Adds a model: inspects its source, fetches its weights, and writes its entry into config.yaml, in this order.
+
+The file doesn't change before the weights are complete and verified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gateway.config import Config, Model, PullSource, load
+from gateway.config.build import WELL_KNOWN
+from gateway.config.edit import with_model, write
+from gateway.engines import memory
+from gateway.engines.memory import Budget, Footprint
+from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
+from gateway.features.models.inventory import entry, facts, fit, servers
+from gateway.features.models.inventory.entry import Line
+from gateway.features.models.inventory.facts import Facts
+from gateway.features.models.inventory.source import FORMS, Hub, InOllama, Local, Server, Source, parse
+from gateway.features.models.pull import pull
+from gateway.features.models.pull.progress import Progress
+
+
+class Addition(Struct, frozen=True):
+    """A model to add.
+
+    written: the source as the user gave it. lines: of the entry, without those that depend on the weights. place: where
+    the weights are, or will be; None: on a server. pull: where they come from. there: they are complete. window: tokens
+    of the context window. need: of memory, None for a model on another server; at_least: it is a lower bound.
+    reads_calls: its server parses tool calls. limit: memory that engines may use here.
+    """
+
+    written: str
+    name: str
+    runtime: str
+    facts: Facts
+    lines: tuple[Line, ...]
+    place: Path | None = None
+    pull: PullSource | None = None
+    there: bool = True
+    window: int | None = None
+    need: Footprint | None = None
+    at_least: bool = False
+    reads_calls: bool = False
+    limit: Budget | None = None
+
+    def entry(self) -> str:
+        """Its text in config.yaml, without indentation. Raises ProviderInvalidRequest for a path that the file can't
+        contain."""
+        found = self.facts
+        lines = [*self.lines]
+        if self.window is not None:
+            lines.append(Line("context_window", self.window, self._why_window()))
+        if found.role == "chat":
+            lines.append(entry.dialect(found, self.reads_calls))
+        else:
+            lines.append(Line("role", found.role, "it makes vectors"))
+        lines.append(entry.capabilities(found))
+        if self.pull is not None:
+            lines.append(Line("pull", _keys(self.pull)))
+        return entry.write(self.name, f"Added by `ctxgate add {self.written}`: {self.summary()}.", lines)
+
+    def summary(self) -> str:
+        """Size, parameters, quantisation and architecture, as far as they are known."""
+        from gateway.features.models.pull.progress import size
+
+        found = self.facts
+        known = (
+            size(found.size) if found.size else "",
+            f"{found.parameters} parameters" if found.parameters else "",
+            found.quantization,
+            f"architecture {found.architecture}" if found.architecture else "",
+        )
+        return ", ".join(filter(None, known)) or f"a model behind {self.runtime}"
+
+    def model(self) -> Model:
+        return Model(
+            name=self.name, runtime=self.runtime, path=self.place, pull=self.pull, role=self.facts.role,
+            context_window=self.window,
+        )  # fmt: skip
+
+    def _why_window(self) -> str:
+        trained = self.facts.context
+        if self.need is None:
+            return "as its server says"
+        cut = f"of the {trained} tokens that it was trained on; " if trained and trained != self.window else ""
+        return f"{cut}needs about {_bytes(self.need)} of memory"
+
+
+def look(config: Config, written: str, *, name: str | None = None, model_name: str | None = None) -> Addition:
+    """Inspects the source and prepares its entry. Fetches nothing large, and writes nothing.
+
+    name: for clients; None: after the source. model_name: which model of a server. Raises ProviderInvalidRequest,
+    ProviderInvalidModel, ProviderUnavailable, and ConfigError if the entry wouldn't be valid.
+    """
+    source = parse(written)
+    if name is not None and name in config.models:
+        raise ProviderInvalidRequest(f"config.yaml already has a model {name}: choose another name with --name")
+    looks: dict[type[Source], Callable[..., Addition]] = {
+        Local: _local, Hub: _hub, InOllama: _ollama, Server: _server
+    }  # fmt: skip
+    found = looks[type(source)](config, source, written, model_name)
+    found = replace(found, name=name or entry.name_for(found.name, config.models))
+    if found.place is not None:
+        found = _sized(config, found)
+    check(config, found)
+    return found
+
+
+def check(config: Config, addition: Addition) -> None:
+    """Raises ConfigError, or ProviderInvalidRequest, if config.yaml can't take the entry."""
+    text = with_model(config.source.read_bytes(), addition.entry())
+    load(config.source, text=text.decode("utf-8-sig"))
+
+
+def fetch(config: Config, addition: Addition, progress: Progress) -> Addition:
+    """Fetches the weights; returns the addition with what they contain. Raises what `pull` raises."""
+    if addition.there:
+        return addition
+    model = addition.model()
+    if addition.runtime == "ollama":
+        base = servers.ollama_url()
+        pull(replace(model, base_url=base), progress)
+        assert addition.pull is not None
+        known = servers.in_ollama(base, addition.pull.name)
+        return replace(addition, there=True, facts=known if known is not None else addition.facts)
+    pull(model, progress)
+    assert addition.place is not None
+    return _sized(config, replace(addition, there=True, facts=facts.of_path(addition.place)))
+
+
+def add(config: Config, addition: Addition) -> None:
+    """Writes the entry. Raises ProviderInvalidRequest if the file changed meanwhile, and ConfigError."""
+    before = config.source.read_bytes()
+    after = with_model(before, addition.entry())
+    write(config.source, before, after, lambda made: {*made.models} == {*config.models, addition.name})
+
+
+def folder(config: Config) -> Path:
+    """Where weights go."""
+    return config.models_dir or config.source.parent
+
+
+def _keys(source: PullSource) -> dict[str, str]:
+    named = {source.kind: source.name, "revision": source.version, "file": source.file, "sha256": source.sha256}
+    return {key: value for key, value in named.items() if value is not None}
+
+
+def _sized(config: Config, found: Addition) -> Addition:
+    """Adds the context window and the memory need; before the weights are there, a lower bound."""
+    limit = fit.budget(config)
+    if not found.there:
+        least = memory.PROCESS + (found.facts.size or 0)
+        need = Footprint(memory.PROCESS, least) if limit.gpu is not None else Footprint(least)
+        return replace(found, need=need, at_least=True, limit=limit)
+    try:
+        window, need = fit.window(found.model(), found.facts.context, limit)
+    except OSError as error:
+        raise ProviderInvalidRequest(f"{found.place} can't be read: {error}") from error
+    return replace(found, window=window, need=need, at_least=False, limit=limit)
+
+
+def _local(config: Config, source: Local, written: str, model_name: str | None) -> Addition:
+    path = source.path.absolute()
+    if not path.exists():
+        raise ProviderInvalidModel(f"there is no {path}; name {FORMS}")
+    for model in config.models.values():
+        if model.path is not None and model.path.exists() and model.path.samefile(path):
+            raise ProviderInvalidRequest(f"config.yaml already has these weights, as {model.name}")
+    runtime = "mlx" if path.is_dir() else "llama.cpp"
+    lines = (Line("runtime", runtime), Line("path", _shown_path(config, path)))
+    return Addition(written, path.name, runtime, facts.of_path(path), lines, place=path)
+
+
+def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> Addition:
+    from gateway.features.models.inventory import hub
+
+    found = hub.look(source)
+    for model in config.models.values():
+        there = model.pull
+        if there is not None and (there.kind, there.name, there.file) == ("hub", found.repo, found.file):
+            raise ProviderInvalidRequest(
+                f"config.yaml already has it, as {model.name}: `ctxgate pull {model.name}` fetches its weights"
+            )
+    runtime = "mlx" if found.file is None else "llama.cpp"
+    base = (found.file or found.repo).rpartition("/")[2]
+    place = folder(config) / base
+    if any(model.path == place for model in config.models.values()):
+        raise ProviderInvalidRequest(f"another model of config.yaml has its weights at {place}")
+    came_from = PullSource(kind="hub", name=found.repo, version=found.commit, file=found.file, sha256=found.sha256)
+    lines = (Line("runtime", runtime), Line("path", _shown_path(config, place)))
+    return Addition(written, base, runtime, found.facts, lines, place=place, pull=came_from, there=False)
+
+
+def _ollama(config: Config, source: InOllama, written: str, model_name: str | None) -> Addition:
+    for model in config.models.values():
+        if model.runtime == "ollama" and model.upstream_name == source.name:
+            raise ProviderInvalidRequest(f"config.yaml already has it, as {model.name}")
+    base = servers.ollama_url()
+    known = servers.in_ollama(base, source.name)
+    lines = [Line("runtime", "ollama"), Line("model_name", source.name)]
+    if base != WELL_KNOWN["ollama"]:
+        lines.insert(1, Line("base_url", base))
+    came_from = PullSource(kind="ollama", name=source.name)
+    return Addition(
+        written, source.name.replace(":", "-"), "ollama", known or Facts(), tuple(lines), pull=came_from,
+        there=known is not None, reads_calls=True,
+    )  # fmt: skip
+
+
+def _server(config: Config, source: Server, written: str, model_name: str | None) -> Addition:
+    found = servers.look(source.url, model_name)
+    lines: list[Line] = [Line("runtime", found.runtime), Line("base_url", source.url)]
+    if found.runtime == "openai" or model_name is not None:
+        lines.append(Line("model_name", found.model_name, "as the server calls it"))
+    reads_calls = found.runtime == "openai"
+    return Addition(
+        written, found.model_name, found.runtime, found.facts, tuple(lines), window=found.window,
+        reads_calls=reads_calls,
+    )  # fmt: skip
+
+
+def _shown_path(config: Config, path: Path) -> str:
+    """Relative to the models' folder if it is inside."""
+    home = folder(config)
+    return str(path.relative_to(home) if path.is_relative_to(home) else path)
+
+
+def _bytes(need: Footprint) -> str:
+    from gateway.features.models.pull.progress import size
+
+    return size(need.ram + need.gpu)
+
+
+def residents(status: dict[str, Any] | None) -> list[dict[str, Any]]:
+    """The engines of a running gateway, from its `/-/status`; none without one."""
+    models = (status or {}).get("models") or []
+    return [model["engine"] for model in models if model.get("engine")]

@@ -1,0 +1,86 @@
+"""/llm/factory: rooms from the templates of config.yaml."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import msgspec
+
+from gateway.config import Config, RoomTemplate
+from gateway.errors import ProviderInvalidRequest
+from gateway.features.rooms.endpoints import enveloped
+from gateway.features.rooms.schemas import Actor, DonePolicy, Made, Rent, Say, Template, ToolPolicy, TurnBounds
+from gateway.features.rooms.service import Rooms
+from gateway.server.http import Request
+from gateway.wire import body as wire
+
+
+def _rent(name: str, template: RoomTemplate) -> Rent:
+    """What is rented for a template. Raises msgspec.ValidationError for values that the API wouldn't take."""
+    actor = {"agent_id": name, "model": template.model, "provider": template.provider, "skills": list(template.skills)}
+    policy = {"access": template.access, "allow": list(template.allow) or ["*"], "deny": list(template.deny)}
+    done = {"after_turn": template.after_turn, "idle_seconds": template.idle_seconds}
+    return Rent(
+        purpose=template.purpose,
+        metadata={"template": name},
+        agents=[msgspec.convert({**actor, "instructions": template.prompt}, Actor)],
+        tool_policy=msgspec.convert(policy, ToolPolicy) if template.access is not None else None,
+        done_policy=msgspec.convert(done, DonePolicy),
+        bounds=msgspec.convert(dict(template.bounds), TurnBounds),
+        mounts=list(template.mounts),
+    )
+
+
+def _shown(name: str, template: RoomTemplate) -> Template:
+    return Template(name=name, description=template.description, room=_rent(name, template))
+
+
+def _named(config: Config, name: str) -> RoomTemplate:
+    template = config.rooms.templates.get(name)
+    if template is None:
+        known = ", ".join(config.rooms.templates) or "none"
+        message = f"no template {name!r}; rooms.templates in config.yaml has: {known}"
+        raise ProviderInvalidRequest(message, code="template_not_found", status=404)
+    return template
+
+
+@enveloped
+async def templates(rooms: Rooms, request: Request) -> tuple[int, Any]:
+    return 200, [_shown(name, template) for name, template in request.gateway.config.rooms.templates.items()]
+
+
+@enveloped
+async def template(rooms: Rooms, request: Request) -> tuple[int, Any]:
+    name = request.path_params["name"]
+    return 200, _shown(name, _named(request.gateway.config, name))
+
+
+@enveloped
+async def make(rooms: Rooms, request: Request) -> tuple[int, Any]:
+    """Rents a room from the template, and sends its first message if there is one."""
+    wanted = wire.read(msgspec.json.Decoder(Made), await request.body() or b"{}")
+    first = Say(content=wanted.content) if wanted.content is not None else None
+    if first is not None:
+        first.text()
+    name = request.path_params["name"]
+    rent = _rent(name, _named(request.gateway.config, name))
+    rent.metadata = {**rent.metadata, **wanted.metadata}
+    tenant, user = request.principal.tenant, request.principal.user
+    room = await rooms.rent(tenant, user, rent)
+    if first is not None:
+        await rooms.say(tenant, user, room.id, first)
+        room = await rooms.get(tenant, room.id)
+    return 201, room
+
+
+@enveloped
+async def runs(rooms: Rooms, request: Request) -> tuple[int, Any]:
+    _no_runs()
+
+
+def _no_runs() -> NoReturn:
+    message = (
+        "this gateway keeps no runs: plan, issues, verification and review of a run belong to the program that drives "
+        "the rooms; POST /llm/factory/NAME makes a room from a template of config.yaml"
+    )
+    raise ProviderInvalidRequest(message, code="factory_runs_unsupported", status=404)
