@@ -19,7 +19,7 @@ Json = dict[str, Any]
 
 
 def request(**fields: Any) -> ChatRequest:
-    body = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, **fields}
+    body: Json = {"model": "m", "messages": [{"role": "user", "content": "hi"}], "tools": TOOLS, **fields}
     return ChatRequest.parse(json.dumps(body).encode())
 
 
