@@ -287,8 +287,9 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
             each.append(rules.rule(function["name"], f"{written} {ws}? {body}{closing}"))
         return rules.rule("call", either(each))
 
-    more = f" ({ws}? {calls()})*" if several and syntax.call_end else ""
-    bodies = dict.fromkeys(spec.open, rules.rule("body", f"{ws}? {calls()}{more}"))
+    any_call = calls()
+    more = f" ({ws}? {any_call})*" if several and syntax.call_end else ""
+    bodies = dict.fromkeys(spec.open, rules.rule("body", f"{ws}? {any_call}{more}"))
     for mark in spec.begins:
         bodies[mark] = rules.rule("body", f"{calls(mark)}{more}")
     return bodies
