@@ -93,9 +93,6 @@ BROKEN: dict[str, dict[str, str]] = {
     },
     "xinf-GLM-4.7": dict.fromkeys(CALLING, "it ends a call with the mark that begins one"),
     "xinf-qwen1.5-chat": dict.fromkeys(CALLING, "it doesn't close the name's quotes"),
-    "vllm-llama4_json": dict.fromkeys(
-        ("text, a call", "text, two calls"), "nothing tells its calls, which have no marks, from the text before them"
-    ),
     "lcpp-MiniMax-M3": {
         "null": "it drops an argument that is null",
         **dict.fromkeys(("an object", "all types"), "it writes null and an empty text alike"),

@@ -277,7 +277,8 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
         return rules.members(schema, schema, function["name"], member, separator="")
 
     given = _by_tool(rules, functions, arguments)
-    closing = f" {ws}? {either([literal(mark) for mark in syntax.call_end])}" if syntax.call_end else ""
+    ended = rules.rule("ended", either([literal(mark) for mark in syntax.call_end])) if syntax.call_end else ""
+    closing = f" {ws}? {ended}" if ended else ""
 
     def calls(begun: str = "") -> str:
         each = []
