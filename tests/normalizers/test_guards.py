@@ -180,7 +180,9 @@ def test_usual_spellings_are_allowed(format: str) -> None:
             assert machine.accepts(text), text
     if spec.think:
         opening, closing = spec.think[0]
-        assert machine.accepts(f"{opening}I could write {spec.open[0]}call.{closing}{render_calls(spec, [one])}")
+        assert machine.accepts(
+            f"{opening}I could write {(*spec.open, *spec.begins)[0]}call.{closing}{render_calls(spec, [one])}"
+        )
         assert Machine(guard.in_reasoning or "").accepts(f"Hm.{closing}\n{render_calls(spec, [one])}")
 
 

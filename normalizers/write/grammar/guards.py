@@ -277,7 +277,8 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
         return rules.members(schema, schema, function["name"], member, separator="")
 
     given = _by_tool(rules, functions, arguments)
-    closing = f" {ws}? {either([literal(mark) for mark in syntax.call_end])}" if syntax.call_end else ""
+    ended = rules.rule("ended", either([literal(mark) for mark in syntax.call_end])) if syntax.call_end else ""
+    closing = f" {ws}? {ended}" if ended else ""
 
     def calls(begun: str = "") -> str:
         each = []
@@ -287,8 +288,9 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
             each.append(rules.rule(function["name"], f"{written} {ws}? {body}{closing}"))
         return rules.rule("call", either(each))
 
-    more = f" ({ws}? {calls()})*" if several and syntax.call_end else ""
-    bodies = dict.fromkeys(spec.open, rules.rule("body", f"{ws}? {calls()}{more}"))
+    any_call = calls()
+    more = f" ({ws}? {any_call})*" if several and syntax.call_end else ""
+    bodies = dict.fromkeys(spec.open, rules.rule("body", f"{ws}? {any_call}{more}"))
     for mark in spec.begins:
         bodies[mark] = rules.rule("body", f"{calls(mark)}{more}")
     return bodies
