@@ -39,7 +39,7 @@ FORMATS = [name for name in registry.names() if name != "auto" and grammar(regis
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_named_tool_is_called_once(llama_cpp: str, format: str, stream: bool) -> None:
     async with Gateway(config(external(llama_cpp, format))) as gateway:
-        said = await ask(gateway, HELLO, tools=TOOLS, tool_choice=NAMED, max_tokens=256, stream=stream, seed=3)
+        said = await ask(gateway, HELLO, tools=TOOLS, tool_choice=NAMED, max_tokens=400, stream=stream, seed=3)
     assert said.finish_reason == "tool_calls"
     ((name, arguments),) = said.parsed
     assert name == "calendar.create-event"

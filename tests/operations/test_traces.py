@@ -134,8 +134,8 @@ def traced(monkeypatch: pytest.MonkeyPatch, **log: Any) -> Iterator[None]:
     """Gateways that a test opens have `log.traces`."""
     made = Gateway.__init__
 
-    def init(self: Gateway, config: Config) -> None:
-        made(self, replace(config, log=Log(traces="http://127.0.0.1:9", **log)))
+    def init(self: Gateway, config: Config, *rest: Any) -> None:
+        made(self, replace(config, log=Log(traces="http://127.0.0.1:9", **log)), *rest)
 
     with monkeypatch.context() as patch:
         patch.setattr(Gateway, "__init__", init)

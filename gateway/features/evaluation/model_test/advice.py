@@ -72,7 +72,8 @@ def _calls(format: str, text: str, tools: Sequence[Json]) -> bool:
     reader = registry.normalizer(format, sent)
     reader.feed(text)
     reader.finish("stop")
-    return reader.called
+    # Every format reads calls without marks; only marks tell them apart.
+    return reader.called and not reader.unmarked
 
 
 def _sent(tools: Sequence[Json]) -> Iterable[tuple[Json, str]]:
