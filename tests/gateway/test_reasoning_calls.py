@@ -29,7 +29,7 @@ def written(name: str) -> str:
 
 def streamed(name: str, deltas: list[Json], reason: str = "stop", **fields: Any) -> Json:
     answer = Answer(request(stream=True, **fields), get(name))
-    frames = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
+    frames: list[Json] = [{"index": 0, "delta": delta, "finish_reason": None} for delta in deltas]
     frames.append({"index": 0, "delta": {}, "finish_reason": reason})
     out: list[bytes] = []
     answer.feed([json.dumps({"id": "1", "choices": [frame]}).encode() for frame in frames], out)
