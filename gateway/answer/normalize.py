@@ -367,8 +367,9 @@ class Answer:
         if not text or choice.thoughts is not None:
             return self._general(out, payload, chunk)
         if choice.normalizer.passes(text) or (events := choice.normalizer.feed(text)) == [TextDelta(text)]:
-            if choice.watch is not None:
-                choice.watch.text(text)
+            if (watch := choice.watch) is not None and watch.room > 0:
+                watch.room -= len(text)
+                watch.texts.append(text)  # a method call would cost each chunk more
             return True
         self._rewrite(out, payload, choice, events)
         return False

@@ -16,8 +16,7 @@ UNREAD = "unread_call"
 _MAX_THOUGHTS = 2048
 """Pieces of reasoning that are kept, the last ones: a call may stand at its end."""
 
-_signs = re.compile(r"[{<\[(:]").search
-"""Every call contains one of these."""
+_written_call = re.compile(r"\((?:\s*[){]|\s*\w+\s*=)").search
 
 
 def may_be_unread(request: ChatRequest) -> bool:
@@ -27,23 +26,25 @@ def may_be_unread(request: ChatRequest) -> bool:
 
 def may_hold_call(text: str) -> bool:
     """False if the text certainly holds no call. Cheap."""
-    return _signs(text) is not None
+    if "{" in text or "<" in text or "[" in text or ">>>" in text or "ool:" in text or "ction:" in text:
+        return True
+    return "(" in text and _written_call(text) is not None
 
 
 class Watch:
     """The beginning of one choice's text, and the end of its reasoning, while it is written."""
 
-    __slots__ = ("_room", "_texts", "_thoughts")
+    __slots__ = ("_thoughts", "room", "texts")
 
     def __init__(self) -> None:
-        self._room = MAX_CHARACTERS
-        self._texts: list[str] = []
+        self.room = MAX_CHARACTERS
+        self.texts: list[str] = []
         self._thoughts: deque[str] = deque(maxlen=_MAX_THOUGHTS)
 
     def text(self, text: str) -> None:
-        if self._room > 0:
-            self._room -= len(text)
-            self._texts.append(text)
+        if self.room > 0:
+            self.room -= len(text)
+            self.texts.append(text)
 
     def thought(self, text: str) -> None:
         self._thoughts.append(text)
@@ -55,7 +56,7 @@ class Watch:
 
     def holds_call(self, tools: Collection[str]) -> bool:
         """Whether the text looks like a call of one of the tools; if there is none, whether the reasoning does."""
-        text = "".join(self._texts)
+        text = "".join(self.texts)
         if not text.strip():
             text = "".join(self._thoughts)[-MAX_CHARACTERS:]
         return may_hold_call(text) and unread_call(text, tools) is not None
