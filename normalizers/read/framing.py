@@ -575,9 +575,11 @@ class Framing(Normalizer):
         if opener >= 0:
             begin = pos + len(text[pos:opener].rstrip())
             self._writer.reasoning(text[pos:begin])
+            self._last = text[pos:begin] or self._last
             return begin
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
+            self._last = ""  # a back-tick that ends the reasoning quotes nothing behind it
             self._refused = False
             self._gap = "reasoning"
             self._switch(self._read_first if self._spec.first else self._read_text)

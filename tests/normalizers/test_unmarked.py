@@ -312,3 +312,16 @@ def test_a_call_with_marks_is_not_unmarked(name: str) -> None:
     fold(reader.feed(render_calls(spec, [{"name": "ping", "arguments": "{}"}])) + reader.finish("stop"))
     assert reader.called
     assert not reader.unmarked
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).think and get(name).open])
+def test_a_back_tick_that_ends_the_reasoning_quotes_no_call_behind_it(name: str) -> None:
+    spec = get(name)
+    opening, closing = spec.think[0]
+    written = render_calls(spec, [{"name": "ping", "arguments": "{}"}])
+    for thought in ("see `ping`", "```", "`"):
+        text = f"{opening}{thought}{closing}{written}"
+        whole = read(name, [text])
+        assert [call.name for call in fold(whole[0]).tool_calls] == ["ping"]
+        for pieces in (list(text), *([text[:at], text[at:]] for at in range(1, len(text)))):
+            assert read(name, pieces) == whole
