@@ -5,14 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gateway.config.folders import USER
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.values import Config, Server
-
-if TYPE_CHECKING:
-    from gateway.config.source import Document
 
 
 class NoConfig(ConfigError):
@@ -38,11 +34,24 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, text: str |
 
     text: read this instead of the file's content. Raises ConfigError with every problem.
     """
-    return read_config(Path(path), os.environ if environ is None else environ, text)[0]
+    config, problems = _read(Path(path), os.environ if environ is None else environ, text)
+    if config is None or problems:
+        unique = dict.fromkeys(problems)
+        raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
+    return config
 
 
-def read_config(path: Path, environ: Mapping[str, str], text: str | None = None) -> tuple[Config, Document]:
-    """The configuration and the document it comes from. Arguments and errors as for `load`."""
+def server_of(path: Path, environ: Mapping[str, str]) -> Server:
+    """Where the gateway listens according to the file, even if other sections have mistakes."""
+    try:
+        config, _ = _read(path, environ, None)
+    except ConfigError:
+        return Server()
+    return config.server if config is not None else Server()
+
+
+def _read(path: Path, environ: Mapping[str, str], text: str | None) -> tuple[Config | None, list[Problem]]:
+    """None if the file is too broken. Raises ConfigError if it can't be read at all."""
     # Imported here, so that code that only reads the values needs neither YAML nor pydantic.
     from gateway.config.build import build
     from gateway.config.source import read
@@ -50,23 +59,4 @@ def read_config(path: Path, environ: Mapping[str, str], text: str | None = None)
 
     document = read(path.absolute(), environ, text)
     normalise(document)
-    config = build(document, USER.user_state_path, environ)
-    if config is None or document.problems:
-        unique = dict.fromkeys(document.problems)
-        raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
-    return config, document
-
-
-def server_of(path: Path, environ: Mapping[str, str]) -> Server:
-    """Where the gateway listens according to the file, even if other sections have mistakes."""
-    from gateway.config.build import build
-    from gateway.config.source import read
-    from gateway.config.spelling import normalise
-
-    try:
-        document = read(path.absolute(), environ)
-    except ConfigError:
-        return Server()
-    normalise(document)
-    config = build(document, USER.user_state_path, environ)
-    return config.server if config is not None else Server()
+    return build(document, USER.user_state_path, environ), document.problems

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -605,3 +606,16 @@ def test_values_are_light() -> None:
     code = "import sys, gateway.config; print([m for m in ('yaml', 'pydantic', 'httpx', 'lark') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_a_start_builds_only_what_the_file_has(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("active_model: one\nserver: {port: 1}\nmodels: {one: {runtime: echo}}\n", "utf-8")
+    script = (
+        "import os, sys; from gateway.config import load; load(sys.argv[1]); from gateway.config.file import *\n"
+        "print(*(kind.__pydantic_complete__ for kind in (File, ServerEntry, RoomsEntry, ClusterEntry, PullEntry)))\n"
+        "print(os.environ['PYDANTIC_DISABLE_PLUGINS'])"
+    )
+    command, environ = [sys.executable, "-c", script, str(file)], os.environ | {"PYDANTIC_DISABLE_PLUGINS": "theirs"}
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True)
+    assert done.stdout == "True True False False False\ntheirs\n"

@@ -55,13 +55,6 @@ def test_a_file_without_the_section_says_nothing(tmp_path: Path) -> None:
     assert "note" not in checked(tmp_path, MODELS, "ray", "psycopg", "mcp")
 
 
-def test_it_is_forgotten_once_the_packages_are_there(tmp_path: Path) -> None:
-    """Although configurations of unchanged files are kept."""
-    pytest.importorskip("mcp")
-    assert "not installed: mcp" in checked(tmp_path, MCP, "mcp")
-    assert "installed" not in checked(tmp_path, MCP)
-
-
 def test_the_package_of_another_feature_is_named() -> None:
     extra = Extra("sound", ("no_such_module", "json"), package="choir")
     told = "not installed: no_such_module; pip install 'choir[sound]'"
