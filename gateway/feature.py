@@ -78,7 +78,7 @@ class Extra(NamedTuple):
 class Feature(NamedTuple):
     """Everything that the gateway has to know of one feature.
 
-    sections: key of config.yaml → a subclass of `gateway.config.file.Entry`, which checks its value. `Config.sections`
+    sections: key of config.yaml → a subclass of `gateway.config.file.Entry`, the class of its value. `Config.sections`
     has the values of the keys that the gateway's own classes don't have.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
     prunes: see `gateway.store.retention.Prune`.

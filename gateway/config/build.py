@@ -5,72 +5,44 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from msgspec import Struct
 from msgspec.structs import replace
-from pydantic import SecretStr, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_core import PydanticCustomError
 
 from gateway.config import address, explain
 from gateway.config.fields import IMPORT_STRING, absolute
-from gateway.config.file import (
-    REQUEST_FIELDS,
-    ClusterEntry,
-    CtxAgentEntry,
-    CtxEntry,
-    CtxToolsEntry,
-    EnginesEntry,
-    Entry,
-    File,
-    MCPEntry,
-    MCPServerEntry,
-    ModelEntry,
-    PullEntry,
-    RoomsEntry,
-    RoomToolsEntry,
-    RuntimeEntry,
-    ScaleEntry,
-    ServerEntry,
-)
+from gateway.config.file import given
 from gateway.config.hidden import LONG
+from gateway.config.names import DEFAULT
 from gateway.config.projection import NAMING, is_component, projection
 from gateway.config.secret import BadSecret, credential, secret
-from gateway.config.sections import file_class, given, lacking_extras
+from gateway.config.sections import file_keys, lacking_extras, of_features
 from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
-    DEFAULT,
     MCP,
     STARTABLE,
     Adapter,
-    Batches,
-    Cluster,
-    ClusterTLS,
     Config,
     Ctx,
-    CtxAgent,
-    CtxModel,
-    CtxTools,
-    Draft,
     Engines,
-    Log,
-    MCPServer,
     Model,
-    Prompts,
+    Placing,
+    Pull,
     PullSource,
+    RequestFields,
     Residence,
-    RoomMount,
     Rooms,
-    RoomTemplate,
-    RoomTools,
-    Rope,
     Runtime,
+    Scale,
     Server,
     Spread,
     Tier,
-    Tls,
 )
 
 TOOL_FAMILIES = ("aggregate", "curl", "data", "describe", "find", "room", "tool")
@@ -82,7 +54,7 @@ PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 WELL_KNOWN = {"ollama": "http://127.0.0.1:11434"}
 """Default addresses of servers, by runtime."""
 
-LAUNCH = (*RuntimeEntry.model_fields, "memory", "pinned", "preload", "group")
+LAUNCH = (*Runtime.__struct_fields__, *Residence.__struct_fields__)
 OWN_HOSTS = ("127.0.0.1", "localhost", "0.0.0.0", "::")  # noqa: S104 - compared, not listened on
 """Hosts on which the gateway's port is a `Place.port`."""
 
@@ -132,7 +104,7 @@ def _models_dir(document: Document) -> Path:
         return folder
 
 
-def _validated(document: Document, folder: Path) -> File | None:
+def _validated(document: Document, folder: Path) -> Any:
     """The valid part of the file, so that a mistake in one key doesn't hide others."""
     try:
         return _file(document.data, folder)
@@ -140,20 +112,20 @@ def _validated(document: Document, folder: Path) -> File | None:
         reported = {(problem.line, problem.column) for problem in document.problems}
         found = explain.problems(error, document)
         document.problems += [problem for problem in found if (problem.line, problem.column) not in reported]
-        rest = _without(document.data, error)
-    try:
-        return _file(rest, folder)
-    except ValidationError:
-        return None
+        mistakes = error
+    for depth in (3, 2, 1):  # what has a mistake may be required where it stands
+        with suppress(ValidationError):
+            return _file(_without(document.data, mistakes, depth), folder)
+    return None
 
 
-def _file(data: dict[str, Any], folder: Path) -> File:
+def _file(data: dict[str, Any], folder: Path) -> Any:
     """Raises ValidationError."""
     # pydantic reads the metadata of every installed package to find plugins, which takes longer than our whole file.
     before = os.environ.get(PLUGINS)
     os.environ[PLUGINS] = "__all__"
     try:
-        return file_class().model_validate(data, context={"folder": folder})
+        return file_keys().form.model_validate(data, context={"folder": folder})
     finally:
         if before is None:
             del os.environ[PLUGINS]
@@ -161,18 +133,16 @@ def _file(data: dict[str, Any], folder: Path) -> File:
             os.environ[PLUGINS] = before
 
 
-def _without(data: dict[str, Any], error: ValidationError) -> dict[str, Any]:
+def _without(data: dict[str, Any], error: ValidationError, depth: int) -> dict[str, Any]:
     """`data` without the keys that pydantic refused, and with stand-ins for required keys."""
-    depths = {"models": 3, "rooms": 3, "runtimes": 3, "mcp": 3}
-    depths |= dict.fromkeys(("batches", "cluster", "server", "log", "prompts", "engines", "ctx"), 2)
-    rest = {key: _copied(value) if key in depths else value for key, value in data.items()}
+    rest: dict[str, Any] = _copied(data)
     for details in error.errors(include_url=False):
         loc = details["loc"][:-1] if details["loc"][-1:] == ("[key]",) else details["loc"]
-        loc = loc[: depths.get(str(loc[0]), 1)]
-        parent: Any = rest
-        for part in loc[:-1]:
-            parent = parent.get(part, {})
-        parent.pop(loc[-1], None)
+        parent, below = rest, [*loc[:depth]]
+        while len(below) > 1 and isinstance(inner := parent.get(str(below[0])), dict):
+            parent = inner
+            del below[0]
+        parent.pop(str(below[0]), None)
     models = rest.get("models") or {}
     for model in models.values():
         model.setdefault("runtime", "of:Anything")
@@ -185,10 +155,13 @@ def _copied(value: Any) -> Any:
 
 
 class _Build:
-    """Turns the file's entries into values, and reports problems that the schema can't detect."""
+    """Settles what depends on more than one key, and reports problems that the schema can't detect.
+
+    file, and the entries of models and runtimes: what pydantic made of `Keys`, with None for what the file omits.
+    """
 
     def __init__(
-        self, document: Document, file: File, folder: Path, state_dir: Path, environ: Mapping[str, str]
+        self, document: Document, file: Any, folder: Path, state_dir: Path, environ: Mapping[str, str]
     ) -> None:
         self.document = document
         self.environ = environ
@@ -197,7 +170,6 @@ class _Build:
         self.folder = folder
 
     def config(self) -> Config:
-        # Where the file has no section, `model_construct` makes an empty one: an ordinary call would build its schema.
         file, document = self.file, self.document
         names = list(document.data["models"])
         if file.active_model not in names:
@@ -220,25 +192,22 @@ class _Build:
             self.no_password(("store",))
         if file.prompts is not None and file.prompts.share is not None:
             self.no_password(("prompts", "share"))
-        ctx = self.ctx(file.ctx or CtxEntry.model_construct(), models)
-        server = self.server(file.server or ServerEntry.model_construct())
+        ctx, engines = file.ctx or Ctx(), file.engines or Engines()
+        self.ctx(ctx, models)
+        self.groups(engines)
+        self.rooms(file.rooms or Rooms())
+        self.mcp(file.mcp or MCP())
+        if file.cluster is not None:
+            self.cluster()
         config = _value(
             Config,
             file,
             source=document.file,
             models=models,
             models_dir=self.folder if file.models_dir is not None else None,
-            server=server,
-            log=_value(Log, file.log),
-            prompts=_value(Prompts, file.prompts),
-            engines=self.engines(file.engines or EnginesEntry.model_construct()),
+            server=self.server(file.server or Server()),
             state_dir=file.state_dir or self.state_dir,
-            rooms=self.rooms(file.rooms or RoomsEntry.model_construct()),
-            batches=_value(Batches, file.batches),
-            mcp=self.mcp(file.mcp or MCPEntry.model_construct()),
-            cluster=self.cluster(file.cluster) if file.cluster is not None else None,
-            ctx=ctx,
-            sections=given(file),
+            sections=of_features(file),
             from_variables=self.secrets(()),
             notes=tuple(document.notes),
         )
@@ -256,33 +225,18 @@ class _Build:
             cure = "write ${NAME} in its place and set that environment variable"
             self.problem(at, f"{explain.dotted(at)}: a password can't be in the file", cure)
 
-    def ctx(self, entry: CtxEntry, models: dict[str, Model]) -> Ctx:
+    def ctx(self, ctx: Ctx, models: dict[str, Model]) -> None:
         """Also sets the `api_key` of models with a credential."""
-        for name, settings in (entry.models or {}).items():
+        for name, settings in ctx.models.items():
             at: KeyPath = ("ctx", "models", name)
             if name not in models:
                 cure = explain.did_you_mean(name, models) or f"models: {', '.join(models)}"
                 self.problem(at, f"ctx.models: there is no model {name}", cure, key=True)
             elif settings.credential is not None and models[name].api_key is None:
                 models[name] = replace(models[name], api_key=self.credential(settings.credential, at))
-        return _value(
-            Ctx,
-            entry,
-            users={int(user): aliases for user, aliases in (entry.users or {}).items()},
-            models={name: _value(CtxModel, settings) for name, settings in (entry.models or {}).items()},
-            agents={name: self.agent(name, settings) for name, settings in (entry.agents or {}).items()},
-            tools=_value(CtxTools, entry.tools or CtxToolsEntry.model_construct()),
-        )
-
-    def agent(self, name: str, entry: CtxAgentEntry) -> CtxAgent:
-        if not is_component(name):
-            self.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
-        tools = _value(
-            CtxTools,
-            entry.tools or CtxToolsEntry.model_construct(),
-            access=(entry.tools and entry.tools.access) or "read",
-        )
-        return _value(CtxAgent, entry, tools=tools)
+        for name in ctx.agents:
+            if not is_component(name):
+                self.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
 
     def credential(self, name: str, at: KeyPath) -> SecretStr | None:
         """None if there is none: requests for the model then fail as not configured."""
@@ -292,7 +246,7 @@ class _Build:
             self.document.note((*at, "credential"), f"{explain.dotted((*at, 'credential'))}: {error}; {error.cure}")
             return None
 
-    def model(self, name: str, entry: ModelEntry) -> Model:
+    def model(self, name: str, entry: Any) -> Model:
         at: KeyPath = ("models", name)
         where = self.place(at, entry)
         self.weights(at, entry, where)
@@ -311,14 +265,14 @@ class _Build:
             spread=self.spread(at, entry),
             defaults=self.defaults(at, entry),
             tiers=self.tiers(at, entry),
-            api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
+            api_key=self.secret(entry.api_key, (*at, "api_key")),
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
             engine=self.engine(at, entry),
             residence=self.residence(at, entry),
             **_format(entry.tool_call_format),
         )
 
-    def place(self, at: KeyPath, entry: ModelEntry) -> address.Place:
+    def place(self, at: KeyPath, entry: Any) -> address.Place:
         try:
             place = address.place(entry.base_url, entry.port)
         except address.BadAddress as error:
@@ -328,7 +282,7 @@ class _Build:
             return address.place(WELL_KNOWN[entry.runtime], None)
         return place
 
-    def weights(self, at: KeyPath, entry: ModelEntry, place: address.Place) -> None:
+    def weights(self, at: KeyPath, entry: Any, place: address.Place) -> None:
         """Checks that `path`, the address and the launch settings fit the runtime and each other."""
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
@@ -353,7 +307,7 @@ class _Build:
                 message = f"{name}.{key}: the gateway starts no engine for the runtime {runtime}"
                 self.problem((*at, key), message, "leave it out", key=True)
 
-    def tuning(self, at: KeyPath, entry: RuntimeEntry, runtime: str) -> None:
+    def tuning(self, at: KeyPath, entry: Any, runtime: str) -> None:
         """Refuses launch settings that the runtime doesn't take, and those that contradict themselves."""
         for key in TAKEN:
             if getattr(entry, key, None) is None:
@@ -367,7 +321,7 @@ class _Build:
             self.problem((*at, "draft"), message, "write model: a smaller model's weights, or ngram: true", key=True)
         self.placement(at, entry, runtime)
 
-    def placement(self, at: KeyPath, entry: RuntimeEntry, runtime: str) -> None:
+    def placement(self, at: KeyPath, entry: Any, runtime: str) -> None:
         """Refuses two answers to the question where layers go."""
         if runtime != "llama.cpp":
             return
@@ -379,66 +333,61 @@ class _Build:
             message = f"{explain.dotted((*at, 'main_gpu'))} names one GPU, tensor_split divides the model among several"
             self.problem((*at, "main_gpu"), message, "leave out one of them", key=True)
 
-    def adapters(self, at: KeyPath, entry: ModelEntry) -> tuple[Adapter, ...]:
-        for index, adapter in enumerate(entry.adapters or ()):
-            weighted = adapter.alias is not None or adapter.scale not in (None, 1)
+    def adapters(self, at: KeyPath, entry: Any) -> None:
+        adapters: tuple[Adapter, ...] = entry.adapters or ()
+        for index, adapter in enumerate(adapters):
+            inner = (*at, "adapters", index)
+            weighted = adapter.alias is not None or adapter.scale != 1
             if ":" in str(adapter.path) and entry.runtime == "llama.cpp" and weighted:
-                inner = (*at, "adapters", index, "path")
-                message = f"{explain.dotted(inner)}: llama.cpp takes no scale for a path with a colon"
-                self.problem(inner, message, "rename the file or its folder")
-        return tuple(_value(Adapter, adapter) for adapter in entry.adapters or ())
+                message = f"{explain.dotted((*inner, 'path'))}: llama.cpp takes no scale for a path with a colon"
+                self.problem((*inner, "path"), message, "rename the file or its folder")
+            scaled = adapter.alias is not None or (*inner, "scale") in self.document.values
+            if entry.runtime == "mlx" and (scaled or index == 1):
+                message = f"{explain.dotted((*at, 'adapters'))}: MLX takes one adapter for all requests, "
+                message += "with the scale of its adapter_config.json"
+                self.problem((*at, "adapters"), message, "keep one, without scale and alias", key=True)
 
-    def runtime(self, name: str) -> RuntimeEntry:
-        return (self.file.runtimes or {}).get(name, RuntimeEntry.model_construct())
-
-    def engine(self, at: KeyPath, own: ModelEntry) -> Runtime:
-        general = self.runtime(own.runtime)
+    def engine(self, at: KeyPath, own: Any) -> Runtime:
+        self.adapters(at, own)
+        general = self.general(own.runtime)
         args = own.args or ()
-        if own.command is None:
+        if own.command is None and general is not None:
             args = (*(general.args or ()), *args)
-        rope, draft = own.rope or general.rope, own.draft or general.draft
-        return _value(
-            Runtime,
-            general,
-            own,
-            args=args,
-            rope=_value(Rope, rope) if rope is not None else None,
-            draft=_value(Draft, draft) if draft is not None else None,
-            adapters=self.adapters(at, own),
-        )
+        return _value(Runtime, general, own, args=args)
 
-    def residence(self, at: KeyPath, entry: ModelEntry) -> Residence:
-        groups = (self.file.engines.groups if self.file.engines else None) or {}
+    def residence(self, at: KeyPath, entry: Any) -> Residence:
+        groups = (self.file.engines or Engines()).groups
         if entry.group is not None and entry.group not in groups:
             self._unknown_group((*at, "group"), entry.group, groups)
-        return _value(Residence, self.runtime(entry.runtime), entry)
+        return _value(Residence, self.general(entry.runtime), entry)
 
-    def engines(self, entry: EnginesEntry) -> Engines:
-        groups = entry.groups or {}
-        for name, group in groups.items():
+    def general(self, runtime: str) -> Any:
+        """The entry below `runtimes`, or None."""
+        return (self.file.runtimes or {}).get(runtime)
+
+    def groups(self, engines: Engines) -> None:
+        for name, group in engines.groups.items():
             for index, other in enumerate(group.excludes):
-                if other not in groups:
-                    self._unknown_group(("engines", "groups", name, "excludes", index), other, groups)
-        excludes = {name: frozenset(group.excludes) for name, group in groups.items()}
-        return _value(Engines, entry, excludes=excludes)
+                if other not in engines.groups:
+                    self._unknown_group(("engines", "groups", name, "excludes", index), other, engines.groups)
 
     def _unknown_group(self, at: KeyPath, name: str, groups: Iterable[str]) -> None:
         cure = f"{explain.did_you_mean(name, groups)} groups: {', '.join(groups) or 'none'}".strip()
         self.problem(at, f"{explain.dotted(at)}: there is no group {name} in engines.groups", cure)
 
-    def defaults(self, at: KeyPath, entry: ModelEntry) -> dict[str, Any]:
-        defaults = _given(entry, *REQUEST_FIELDS)
+    def defaults(self, at: KeyPath, entry: Any) -> dict[str, Any]:
+        defaults = _given(entry, RequestFields)
         for key, value in (entry.extra_body or {}).items():
-            if key in REQUEST_FIELDS:
+            if key in RequestFields.__struct_fields__:
                 self.problem(
                     (*at, "extra_body", key), f"{key} has a key of its own", f"write {key}: in the model", key=True
                 )
             defaults[key] = value
         return defaults
 
-    def tiers(self, at: KeyPath, entry: ModelEntry) -> dict[str, Tier]:
+    def tiers(self, at: KeyPath, entry: Any) -> Mapping[str, Tier]:
         names = (str(at[-1]), *(entry.aliases or ()))
-        given = entry.service_tier or {}
+        given: Tier | Mapping[str, Tier] = entry.service_tier or {}
         if isinstance(given, str):
             return dict.fromkeys(names, given)
         for name in given:
@@ -448,7 +397,7 @@ class _Build:
                 self.problem((*at, "service_tier", name), what, cure, key=True)
         return given
 
-    def pull(self, at: KeyPath, entry: ModelEntry, pull: PullEntry) -> PullSource | None:
+    def pull(self, at: KeyPath, entry: Any, pull: Pull) -> PullSource | None:
         inner = (*at, "pull")
         name = explain.dotted(inner)
         kinds = [kind for kind in ("hub", "package", "ollama") if getattr(pull, kind) is not None]
@@ -478,76 +427,55 @@ class _Build:
             return PullSource(kind="ollama", name=str(pull.ollama))
         return PullSource(kind="hub", name=str(pull.hub), version=pull.revision, file=pull.file, sha256=pull.sha256)
 
-    def server(self, entry: ServerEntry) -> Server:
-        keys = [
-            self.secret(key, ("server", "api_keys", index)) if key else None
-            for index, key in enumerate(entry.api_keys or ())
-        ]
-        tls = Tls(entry.tls.cert, entry.tls.key) if entry.tls is not None else None
-        server = _value(Server, entry, tls=tls, api_keys=tuple(key for key in keys if key is not None))
+    def server(self, server: Server) -> Server:
+        keys = [self.secret(key, ("server", "api_keys", index)) for index, key in enumerate(server.api_keys)]
+        server = replace(server, api_keys=tuple(key for key in keys if key is not None))
         if problem := server.unsafe():
             # A note only: `ctxgate serve` also knows the keys of `ctxgate keys`.
             self.document.note(("server", "host"), f"server.host: {problem}, unless `ctxgate keys add` made one")
         return server
 
-    def rooms(self, entry: RoomsEntry) -> Rooms:
-        tools = entry.tools or RoomToolsEntry.model_construct()
+    def rooms(self, rooms: Rooms) -> None:
         names = list(self.document.data["models"])
-        if tools.summary_model not in (None, DEFAULT, *names):
+        if (summary := rooms.tools.summary_model) not in (None, DEFAULT, *names):
             self.problem(
                 ("rooms", "tools", "summary_model"),
-                f"rooms.tools.summary_model: there is no model {tools.summary_model}",
-                f"{explain.did_you_mean(str(tools.summary_model), names)} models: {', '.join(names)}".strip(),
+                f"rooms.tools.summary_model: there is no model {summary}",
+                f"{explain.did_you_mean(str(summary), names)} models: {', '.join(names)}".strip(),
             )
-        if "local" in (entry.providers or {}):
-            cure = "choose another name"
-            self.problem(
-                ("rooms", "providers", "local"), "rooms.providers: local is the gateway itself", cure, key=True
-            )
-        return _value(
-            Rooms, entry, tools=_value(RoomTools, tools), mounts=self.mounts(entry), templates=self.templates(entry)
-        )
-
-    def mounts(self, entry: RoomsEntry) -> dict[str, RoomMount]:
+        if "local" in rooms.providers:
+            at: KeyPath = ("rooms", "providers", "local")
+            self.problem(at, "rooms.providers: local is the gateway itself", "choose another name", key=True)
         state = (self.file.state_dir or self.state_dir).resolve()
-        found = {}
-        for name, mount in (entry.mounts or {}).items():
-            path = mount.path.expanduser().resolve()  # a link to the folder itself is the writer's own
-            if path.is_relative_to(state) or state.is_relative_to(path):
+        for name, mount in rooms.mounts.items():
+            if mount.path.is_relative_to(state) or state.is_relative_to(mount.path):
                 at = ("rooms", "mounts", name, "path")
                 cure = "mount another folder, or move state_dir"
                 self.problem(at, f"{explain.dotted(at)}: it contains the gateway's own state, with its keys", cure)
-            found[name] = _value(RoomMount, mount, path=path)
-        return found
-
-    def templates(self, entry: RoomsEntry) -> dict[str, RoomTemplate]:
-        for name, template in (entry.templates or {}).items():
-            known = {"model": self.document.data["models"], "provider": entry.providers or {}}
-            given = {"model": [template.model], "provider": [template.provider], "mounts": template.mounts or []}
-            for key, choices in {**known, "mounts": entry.mounts or {}}.items():
-                for value in filter(None, given[key]):
-                    if value not in (DEFAULT, "local", *choices) and not (key == "model" and template.provider):
+        for name, template in rooms.templates.items():
+            for key, named, choices in (
+                ("model", () if template.provider else (template.model,), names),
+                ("provider", (template.provider,), rooms.providers),
+                ("mounts", template.mounts, rooms.mounts),
+            ):
+                for value in filter(None, named):
+                    if value not in (DEFAULT, "local", *choices):
                         at = ("rooms", "templates", name, key)
                         cure = f"{explain.did_you_mean(value, choices)} there are: {', '.join(choices) or 'none'}"
                         self.problem(at, f"{explain.dotted(at)}: there is no {key.rstrip('s')} {value}", cure.strip())
-        return {name: _value(RoomTemplate, template) for name, template in (entry.templates or {}).items()}
 
-    def mcp(self, entry: MCPEntry) -> MCP:
-        return MCP(servers={name: self.mcp_server(name, server) for name, server in (entry.servers or {}).items()})
-
-    def mcp_server(self, name: str, entry: MCPServerEntry) -> MCPServer:
-        at: KeyPath = ("mcp", "servers", name)
-        if name in TOOL_FAMILIES:
-            self.problem(at, f"mcp.servers: {name} is the name of tools of ctxgate", "choose another name", key=True)
-        if (entry.command is None) == (entry.url is None):
-            self.problem(at, f"mcp.servers.{name} needs a command or a url, and not both", "give one of them", key=True)
-        for key, needs in (("env", "command"), ("pass_env", "command"), ("headers", "url")):
-            if getattr(entry, key) is not None and getattr(entry, needs) is None:
-                self.problem((*at, key), f"mcp.servers.{name}.{key} belongs to a {needs}", "remove it", key=True)
-        env, headers = (
-            {key: SecretStr(value) for key, value in (given or {}).items()} for given in (entry.env, entry.headers)
-        )
-        return _value(MCPServer, entry, env=env, headers=headers)
+    def mcp(self, mcp: MCP) -> None:
+        for name, server in mcp.servers.items():
+            at: KeyPath = ("mcp", "servers", name)
+            if name in TOOL_FAMILIES:
+                what = f"mcp.servers: {name} is the name of tools of ctxgate"
+                self.problem(at, what, "choose another name", key=True)
+            if bool(server.command) == (server.url is not None):
+                what = f"mcp.servers.{name} needs a command or a url, and not both"
+                self.problem(at, what, "give one of them", key=True)
+            for key, needs in (("env", "command"), ("pass_env", "command"), ("headers", "url")):
+                if getattr(server, key) and not getattr(server, needs):
+                    self.problem((*at, key), f"mcp.servers.{name}.{key} belongs to a {needs}", "remove it", key=True)
 
     def other_names(self, models: Mapping[str, Model]) -> None:
         """Checks that each name means one model, and each fallback is another model."""
@@ -568,7 +496,7 @@ class _Build:
                     what = "the model itself" if other == name else f"for {models[other].role}"
                     self.problem(at, f"{explain.dotted(at)}: {other} is {what}", "name another model")
 
-    def replicas(self, at: KeyPath, entry: ModelEntry) -> tuple[str, ...]:
+    def replicas(self, at: KeyPath, entry: Any) -> tuple[str, ...]:
         found: list[str] = []
         for index, written in enumerate(_urls(entry)):
             inner = (*at, "replicas", index)
@@ -587,10 +515,10 @@ class _Build:
                 self.problem((*at, key), f"{name} has replicas, and {key} too", "keep one of them", key=True)
         return tuple(found)
 
-    def spread(self, at: KeyPath, entry: ModelEntry) -> Spread:
-        scale, placing = entry.replicas, entry.placement or "spread"
+    def spread(self, at: KeyPath, entry: Any) -> Spread:
+        scale, placing = entry.replicas, cast("Placing", entry.placement or "spread")
         keys = [key for key in ("nodes", "placement") if getattr(entry, key) is not None]
-        keys += ["replicas"] if isinstance(scale, ScaleEntry | str) else []
+        keys += ["replicas"] if isinstance(scale, Scale | str) else []
         for key in keys:
             if self.file.cluster is None:
                 name = explain.dotted((*at, key))
@@ -600,14 +528,14 @@ class _Build:
                 self.problem((*at, key), f"{name}: the cluster starts no engine without path", "add path:", key=True)
         if scale == "once":
             return Spread(min=1, max=1, nodes=entry.nodes or {}, placing=placing)
-        least, most = (scale.min or 0, scale.max) if isinstance(scale, ScaleEntry) else (0, 1)
+        least, most = (scale.min or 0, scale.max) if isinstance(scale, Scale) else (0, 1)
         most = max(least, 1) if most is None else most
         if least > most:
             self.problem((*at, "replicas"), f"{explain.dotted((*at, 'replicas'))}: min is above max", "raise max")
         least = max(least, int(bool(entry.preload)))
         return Spread(min=least, max=most, nodes=entry.nodes or {}, placing=placing)
 
-    def cluster(self, entry: ClusterEntry) -> Cluster:
+    def cluster(self) -> None:
         if not (self.file.store or "").startswith("postgresql://"):
             self.problem(
                 ("cluster",),
@@ -615,7 +543,6 @@ class _Build:
                 "add store: postgresql://user:${PASSWORD}@host/database",
                 key=True,
             )
-        return _value(Cluster, entry, tls=_value(ClusterTLS, entry.tls) if entry.tls is not None else None)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Notes ports that two models share, as in files that swap models on one port."""
@@ -644,9 +571,11 @@ class _Build:
                     message = f"{explain.dotted(place)}: the gateway itself listens there"
                     self.problem(place, message, "name the engine's own address, or give server: another")
 
-    def secret(self, value: str, at: KeyPath) -> SecretStr | None:
+    def secret(self, value: SecretStr | None, at: KeyPath) -> SecretStr | None:
+        if value is None or not value.get_secret_value():
+            return None
         try:
-            return secret(self.document.written.get(at, ""), value)
+            return secret(self.document.written.get(at, ""), value.get_secret_value())
         except BadSecret as error:
             self.problem(at, f"{explain.dotted(at)}: {error}", error.cure)
             return None
@@ -684,12 +613,12 @@ class _Build:
         self.document.problem(at, message, cure, key=key)
 
 
-def _urls(entry: ModelEntry) -> tuple[str, ...] | list[str]:
+def _urls(entry: Any) -> tuple[str, ...]:
     """The servers that `replicas` lists; none if it is a number of engines."""
-    return () if entry.replicas is None or isinstance(entry.replicas, ScaleEntry | str) else entry.replicas
+    return entry.replicas if isinstance(entry.replicas, tuple) else ()
 
 
-def _aliases(entry: ModelEntry) -> Iterator[tuple[KeyPath, str, int]]:
+def _aliases(entry: Any) -> Iterator[tuple[KeyPath, str, int]]:
     """The model's other names, each with its place below the model and the number of its adapter, -1 for none."""
     for index, alias in enumerate(entry.aliases or ()):
         yield ("aliases", index), alias, -1
@@ -698,20 +627,21 @@ def _aliases(entry: ModelEntry) -> Iterator[tuple[KeyPath, str, int]]:
             yield ("adapters", index, "alias"), adapter.alias, index
 
 
-def _format(given: object) -> dict[str, Any]:
+def _format(given: Any) -> dict[str, Any]:
     """given: a name, or the `FormatSpec` that validation makes of a mapping."""
     if given is None or isinstance(given, str):
         return {}
-    return {"tool_call_format": given.name, "custom_format": given}  # type: ignore[attr-defined]
+    return {"tool_call_format": given.name, "custom_format": given}
 
 
-def _value(kind: type[Value], *entries: Entry | None, **own: Any) -> Value:
+def _value(kind: type[Value], *entries: Any, **own: Any) -> Value:
     """A `kind` from `own`, then from the keys of the same name that the last entry gives, then the one before it."""
-    given: dict[str, Any] = {}
+    found: dict[str, Any] = {}
     for entry in filter(None, entries):
-        given |= _given(entry, *(name for name in kind.__struct_fields__ if name in type(entry).model_fields))
-    return kind(**given | own)
+        found |= _given(entry, kind)
+    return kind(**found | own)
 
 
-def _given(entry: Entry, *names: str) -> dict[str, Any]:
-    return {name: value for name in names if (value := getattr(entry, name)) is not None}
+def _given(entry: BaseModel, kind: type[Struct]) -> dict[str, Any]:
+    """The keys that are fields of `kind`."""
+    return {name: value for name, value in given(entry).items() if name in kind.__struct_fields__}

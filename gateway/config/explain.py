@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, get_args, get_origin
+from collections.abc import Iterable, Mapping
+from typing import Any, get_origin
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gateway.config.fields import RUNTIMES
-from gateway.config.file import Entry, ModelEntry, ServerEntry
+from gateway.config.file import Keys, flat
 from gateway.config.problems import Problem
 from gateway.config.secret import CURE as SECRET_CURE
-from gateway.config.sections import file_class
+from gateway.config.sections import file_keys
 from gateway.config.source import Document, KeyPath
 from gateway.config.spelling import MEANT, RENAMED
+from gateway.config.values import MODEL_KEYS, Server
 
 _KINDS = {
     "string_type": "text",
@@ -158,9 +159,9 @@ def _misplaced(path: KeyPath) -> str:
     """Cure for a key of another program, or of another section; else ""."""
     key = str(path[-1])
     if len(path) == 1:
-        if key in ServerEntry.model_fields:
+        if key in Server.__struct_fields__:
             return "write it below server:"
-        if key in ModelEntry.model_fields:
+        if key in MODEL_KEYS.form.model_fields:
             return "write it below a model, in models:"
     section = "file" if len(path) == 1 else "model" if path[0] == "models" and len(path) == 3 else ""
     meant = MEANT.get(section, {}).get(key)
@@ -176,20 +177,14 @@ def _cure(context: dict[str, Any]) -> str:
 
 def _fields(place: KeyPath) -> Iterable[str]:
     """Keys allowed in the mapping at `place`."""
-    entry: type[Entry] = file_class()
-    rest = iter(place)
+    known = file_keys().form.model_fields
+    rest = iter([part for part in place if isinstance(part, str)])
     for key in rest:
-        parts = [*_flat(entry.model_fields[str(key)].annotation)]
-        entry = next(part for part in parts if isinstance(part, type) and issubclass(part, Entry))
-        if any(get_origin(part) is dict for part in parts):
+        parts = [*flat(known[key].annotation)]
+        known = next(part.form.model_fields for part in parts if isinstance(part, Keys))
+        if any(get_origin(part) is Mapping for part in parts):
             next(rest, None)  # a key that people choose, as a model's name
-    return entry.model_fields
-
-
-def _flat(annotation: Any) -> Iterator[Any]:
-    yield annotation
-    for part in get_args(annotation):
-        yield from _flat(part)
+    return known
 
 
 def _literals(expected: str) -> list[str]:

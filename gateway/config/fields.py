@@ -8,31 +8,32 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import (
     AfterValidator,
-    BaseModel,
     BeforeValidator,
     Field,
-    GetCoreSchemaHandler,
-    GetJsonSchemaHandler,
+    GetPydanticSchema,
+    SecretStr,
     Strict,
     StringConstraints,
     ValidationInfo,
     WithJsonSchema,
 )
-from pydantic_core import CoreSchema, PydanticCustomError, PydanticKnownError
-from pydantic_core.core_schema import definitions_schema, with_info_plain_validator_function
+from pydantic_core import PydanticCustomError, PydanticKnownError
 
+from gateway.config.names import DEFAULT, PLACEHOLDERS
 from gateway.config.source import Filled
-from gateway.config.values import DEFAULT, PLACEHOLDERS, PromptSaving
 
 if TYPE_CHECKING:
     from normalizers import FormatSpec
+else:
+    FormatSpec = Any  # imported once a model has a format
 
+Saved = Literal["on_stop", "each_turn", "off"]
 DriverName = Literal["openai-chat", "openai-responses", "openai-embeddings", "openai-rerank", "debug"]
 Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
 
@@ -115,7 +116,7 @@ def _argument(arg: str) -> str:
     return arg
 
 
-def _extra_body(fields: dict[str, Any]) -> dict[str, Any]:
+def _extra_body(fields: Mapping[str, Any]) -> dict[str, Any]:
     if taken := sorted(FIELDS_OF_THE_CALL & fields.keys()):
         raise PydanticCustomError(
             "field_of_the_call",
@@ -139,7 +140,7 @@ def _stripped(names: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def _forced(fields: dict[str, Any]) -> dict[str, Any]:
+def _forced(fields: Mapping[str, Any]) -> dict[str, Any]:
     _filters(fields)
     return {key: _plain(value) for key, value in fields.items()}
 
@@ -217,19 +218,9 @@ def _socket_at_home(value: str, info: ValidationInfo) -> str:
     return f"unix:{absolute(value.removeprefix('unix:'), _folder(info))}"
 
 
-class _Later:
-    """Builds the schema of an entry once a file has one: all of them would be a third of a start after an edit."""
-
-    def __get_pydantic_core_schema__(self, entry: type[BaseModel], handler: GetCoreSchemaHandler) -> CoreSchema:
-        def validate(value: Any, info: ValidationInfo) -> BaseModel:
-            return entry.model_validate(value, context=info.context)
-
-        def json_schema(schema: CoreSchema, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-            entry.model_rebuild()
-            return handler(definitions_schema(entry.__pydantic_core_schema__, []))  # wrapped: else it gets no name
-
-        metadata = {"pydantic_js_annotation_functions": [json_schema]}
-        return with_info_plain_validator_function(validate, metadata=metadata)
+def _written(kind: Any) -> GetPydanticSchema:
+    """How the file writes a value of another type."""
+    return GetPydanticSchema(lambda source, handler: handler.generate_schema(kind))
 
 
 NUMBER = BeforeValidator(_number)
@@ -242,23 +233,23 @@ Memory = Annotated[
     ),
 ]
 Saving = Annotated[
-    PromptSaving,
+    Saved,
     # YAML reads a bare `off` as false.
     BeforeValidator(lambda value: "off" if value is False else value),
-    WithJsonSchema({"enum": [*get_args(PromptSaving), False]}),
+    WithJsonSchema({"enum": [*get_args(Saved), False]}),
 ]
 Port = Annotated[int, Field(ge=1, le=65535), NUMBER]
 Text = Annotated[str, StringConstraints(min_length=1)]
 _TEXT = WithJsonSchema({"type": "string", "minLength": 1})
 FilePath = Annotated[Path, BeforeValidator(_located), _TEXT]
 """Absolute; relative ones start at the validation context's `folder`."""
+Folder = Annotated[FilePath, AfterValidator(Path.resolve)]
+"""Without links."""
 Command = Annotated[tuple[str, ...], BeforeValidator(_words), _TEXT]
 BaseURL = Annotated[Text, AfterValidator(_socket_at_home)]
 Item = TypeVar("Item")
 Many = Annotated[tuple[Item, ...], Strict(False)]
 """A list of the file, as a tuple."""
-Section = Annotated[Item, _Later()]
-"""An entry that most files don't have."""
 Tokens = Annotated[int, Field(ge=1), NUMBER]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Wait = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
@@ -266,13 +257,26 @@ Days = Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER]
 Bytes = Annotated[int, Field(ge=1024), NUMBER]
 Count = Annotated[int, Field(ge=1, le=1024), NUMBER]
 Share = Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER]
-Secret = Annotated[str, Field(json_schema_extra={"pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"})]
+Secret = Annotated[
+    SecretStr,
+    _written(
+        Annotated[
+            str,
+            # From an empty variable.
+            BeforeValidator(lambda value: "" if value is None else value),
+            AfterValidator(SecretStr),
+            WithJsonSchema({"type": ["string", "null"], "pattern": r"^(\$\{[A-Za-z_]\w*(:-)?\}|keychain:.+)$"}),
+        ]
+    ),
+]
+"""${NAME} or keychain:NAME; `gateway.config.build` puts the secret in its place."""
+SecretText = Annotated[SecretStr, _written(Annotated[str, AfterValidator(SecretStr)])]
 VariableName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
 Origin = Annotated[str, StringConstraints(pattern=r"^(\*|[a-z][a-z0-9+.-]*://[^/\s*]+)$")]
 Argument = Annotated[
     str, BeforeValidator(_text), AfterValidator(_argument), WithJsonSchema({"type": ["string", "number"]})
 ]
-Runtime = Annotated[
+RuntimeName = Annotated[
     str,
     AfterValidator(_runtime),
     WithJsonSchema({"type": "string", "anyOf": [{"enum": [*RUNTIMES]}, {"pattern": f"^{IMPORT_STRING.pattern}$"}]}),
@@ -285,10 +289,13 @@ AllowedHost = Annotated[str, StringConstraints(pattern=ALLOWED_HOST, to_lower=Tr
 ProviderURL = Annotated[str, StringConstraints(pattern=r"^https?://[^\s@?#]+$")]
 HeaderName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9-]+$")]
 MCPName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,31}$")]
+UserID = Annotated[int, _written(Annotated[str, StringConstraints(pattern=r"^\d+$"), AfterValidator(int)])]
 GroupName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*$")]
 
-ExtraBody = Annotated[dict[str, Any], AfterValidator(_extra_body)]
+ExtraBody = Annotated[Mapping[str, Any], AfterValidator(_extra_body)]
 StripParams = Annotated[Many[Text], AfterValidator(_stripped)]
-ForceParams = Annotated[dict[str, Any], AfterValidator(_forced)]
-ToolCallFormat = Annotated[str | dict[str, Any], AfterValidator(_tool_call_format)]
+ForceParams = Annotated[Mapping[str, Any], AfterValidator(_forced)]
+ToolCallFormat = Annotated[
+    str | FormatSpec, _written(Annotated[str | dict[str, Any], AfterValidator(_tool_call_format)])
+]
 """A name, an import string, or a mapping, which becomes a FormatSpec."""

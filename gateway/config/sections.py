@@ -7,11 +7,9 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any
 
-from pydantic import Field, create_model
-
-from gateway.config.fields import Section
-from gateway.config.file import Entry, File
+from gateway.config.file import Entry, Keys
 from gateway.config.source import Document
+from gateway.config.values import Config, FileKeys
 from gateway.feature import imported, installed, lacking
 
 log = logging.getLogger("ctxgate")
@@ -19,11 +17,11 @@ log = logging.getLogger("ctxgate")
 
 @cache
 def added() -> Mapping[str, type[Entry]]:
-    """The sections that `File` doesn't have itself. One that can't be loaded is left out, and the log says so."""
+    """The sections that `Config` doesn't have itself. One that can't be loaded is left out, and the log says so."""
     found: dict[str, type[Entry]] = {}
     for feature in installed():
         for key, name in feature.sections.items():
-            if key in File.model_fields:
+            if key in Config.__struct_fields__:
                 continue
             try:
                 entry = imported(name)
@@ -37,16 +35,18 @@ def added() -> Mapping[str, type[Entry]]:
 
 
 @cache
-def file_class() -> type[File]:
-    """`File` with the sections that features add."""
-    generic: Any = Section  # mypy can't know types that are made here
-    fields: dict[str, Any] = {
-        key: (generic[entry] | None, Field(default=None, description=entry.__doc__)) for key, entry in added().items()
-    }
-    return create_model("File", __base__=File, **fields) if fields else File
+def file_keys() -> Keys:
+    """All keys at the top of the file."""
+    return Keys(
+        "File",
+        *(FileKeys, Config),
+        without=("source", "sections", "from_variables", "notes"),
+        more=added(),
+        about="_models/config.yaml of ctxgate",
+    )
 
 
-def given(file: File) -> dict[str, Entry]:
+def of_features(file: Any) -> dict[str, Entry]:
     """The sections that features add and that the file has."""
     return {key: section for key in added() if (section := getattr(file, key)) is not None}
 

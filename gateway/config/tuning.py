@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gateway.config.file import DraftEntry, RuntimeEntry
+    from gateway.config.values import Draft
 
 TAKEN: Mapping[str, tuple[str, ...]] = {
     "gpu_layers": ("llama.cpp", "ollama"),
@@ -56,7 +56,7 @@ WHY_NOT: Mapping[tuple[str, str], tuple[str, str]] = {
 """Runtime and key → the reason, and what to do."""
 
 
-def refusal(key: str, runtime: str, entry: RuntimeEntry) -> tuple[str, str] | None:
+def refusal(key: str, runtime: str, entry: Any) -> tuple[str, str] | None:
     """Why the runtime doesn't take the entry's value of this key, and the cure; None if it does."""
     runtimes = TAKEN[key]
     if runtime not in runtimes:
@@ -65,22 +65,16 @@ def refusal(key: str, runtime: str, entry: RuntimeEntry) -> tuple[str, str] | No
     return _refusal_of_mlx(key, entry) if runtime == "mlx" else None
 
 
-def _refusal_of_mlx(key: str, entry: RuntimeEntry) -> tuple[str, str] | None:
+def _refusal_of_mlx(key: str, entry: Any) -> tuple[str, str] | None:
     """MLX takes less of some settings than llama.cpp."""
     if key == "kv_cache_type" and entry.kv_cache_type not in MLX_BITS:
         return f"MLX has no {entry.kv_cache_type}", f"write one of {', '.join(MLX_BITS)}"
     if key == "draft":
         return _draft_of_mlx(entry.draft)
-    adapters = getattr(entry, "adapters", None) or ()
-    if key == "adapters" and (len(adapters) > 1 or any(each.alias or each.scale is not None for each in adapters)):
-        return (
-            "MLX takes one adapter for all requests, with the scale of its adapter_config.json",
-            "keep one, without scale and alias",
-        )
     return None
 
 
-def _draft_of_mlx(draft: DraftEntry | None) -> tuple[str, str] | None:
+def _draft_of_mlx(draft: Draft | None) -> tuple[str, str] | None:
     if draft is not None and draft.ngram is not None:
         return "MLX drafts with a model only", "write draft: {model: …}, or leave it out"
     if draft is not None and draft.gpu_layers is not None:

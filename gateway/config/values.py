@@ -1,4 +1,4 @@
-"""The configuration as frozen values in one normal form.
+"""The classes of config.yaml: what it may say, with its defaults, is what the code uses.
 
 `gateway.config.load` has already resolved old spellings, variables, `~` and relative paths.
 """
@@ -8,18 +8,59 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from msgspec import Struct, field
 
 from gateway.config.address import is_loopback
+from gateway.config.file import Entry, Keys
 from gateway.config.folders import USER
+from gateway.config.names import DEFAULT, PLACEHOLDERS
 from gateway.config.problems import Problem
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 
 if TYPE_CHECKING:
-    from pydantic import SecretStr
+    from pydantic import Field, SecretStr, StringConstraints
 
+    from gateway.config.fields import (
+        NUMBER,
+        AllowedHost,
+        Argument,
+        BaseURL,
+        Bytes,
+        Capability,
+        Command,
+        Count,
+        Days,
+        DriverName,
+        ExtraBody,
+        FilePath,
+        Folder,
+        ForceParams,
+        GroupName,
+        HeaderName,
+        Many,
+        MCPName,
+        Memory,
+        ModelName,
+        Origin,
+        Port,
+        ProviderURL,
+        RuntimeName,
+        Saving,
+        Seconds,
+        Secret,
+        SecretText,
+        ServedHost,
+        Share,
+        StripParams,
+        Text,
+        Tokens,
+        ToolCallFormat,
+        UserID,
+        VariableName,
+        Wait,
+    )
     from normalizers import FormatSpec
 
 ToolPrompt = Literal["auto", "template", "system", "both"]
@@ -33,9 +74,10 @@ Role = Literal["chat", "embedding", "rerank"]
 Tier = Literal["priority", "default", "flex"]
 Placing = Literal["spread", "pack"]
 
-DEFAULT = "default"
-"""The model name that means `active_model`, in requests."""
-
+LogFormat = Literal["text", "json"]
+LogLevel = Literal["debug", "info", "warning", "error"]
+UseCase = Literal["default", "exec", "socket", "agent"]
+"""How a caller uses a model object; `default` covers uses without a route of their own."""
 
 STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
 """Runtimes whose engines the gateway starts from a model's `path`."""
@@ -57,83 +99,94 @@ class PullSource(Struct, frozen=True, kw_only=True):
     """Hex digest of the file; None: the pull checks only the digest that the source publishes."""
 
 
-class Rope(Struct, frozen=True, kw_only=True):
-    """How llama.cpp stretches a model's context beyond the one it was trained on; None: as in the model's file."""
+class Rope(Entry, frozen=True, kw_only=True):
+    """How llama.cpp stretches a model's context; omitted keys are as in the model's file."""
 
     scaling: RopeScaling | None = None
-    factor: float | None = None
+    """Method."""
+    factor: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
     """How many times as long the context becomes."""
-    base: float | None = None
-    """The base frequency."""
-    original_context: int | None = None
+    base: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
+    """Base frequency."""
+    original_context: Tokens | None = None
     """Tokens of the context that the model was trained on, for yarn."""
 
 
-class Draft(Struct, frozen=True, kw_only=True):
+class Draft(Entry, frozen=True, kw_only=True):
     """Speculation: what drafts the next tokens, which the model then verifies together; the answer stays the same.
 
-    Either a smaller model with the same vocabulary, or n-grams: the tokens that followed the same ones before.
+    Exactly one of model and ngram: a smaller model with the same vocabulary, or the tokens that followed the same ones
+    before.
     """
 
-    model: Path | None = None
-    """Weights of the smaller model, absolute."""
+    model: FilePath | None = None
+    """Weights of a smaller model with the same vocabulary: a GGUF file or, for MLX, a folder."""
     ngram: bool | None = None
-    """False: no speculation at all."""
-    tokens: int | None = None
-    """The most tokens to draft; None: the engine's default."""
-    gpu_layers: int | None = None
-    """Layers of the smaller model on GPUs; None: as many as fit."""
+    """llama.cpp: draft the tokens that followed the same ones before; false: no speculation."""
+    tokens: Tokens | None = None
+    """The most tokens to draft."""
+    gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """llama.cpp: layers of the smaller model on GPUs; if omitted: as many as fit."""
 
 
-class Adapter(Struct, frozen=True, kw_only=True):
+class Adapter(Entry, frozen=True, kw_only=True):
     """A LoRA adapter of a model."""
 
-    path: Path
-    """A GGUF file, or a folder for MLX; absolute."""
-    scale: float = 1.0
-    alias: str | None = None
-    """The model's name with this adapter: requests for it alone use it. None: all requests use it."""
+    path: FilePath
+    """GGUF file, or a folder for MLX."""
+    scale: Annotated[float, Field(allow_inf_nan=False), NUMBER] = 1.0
+    """Weight of the adapter; if omitted: 1."""
+    alias: ModelName | None = None
+    """The model's name with this adapter, for requests; if omitted: every request uses the adapter."""
 
 
-class Runtime(Struct, frozen=True, kw_only=True):
+class Runtime(Entry, frozen=True, kw_only=True):
     """How the gateway starts an engine.
 
     With `command`, `command + args` is the whole command line. Without it, the gateway uses the engine's built-in
     recipe and appends `args`. `arguments` fills in the placeholders in `args` (see `PLACEHOLDERS`).
     """
 
-    command: tuple[str, ...] | None = None
-    args: tuple[str, ...] = ()
-    health_check: str | None = None
-    """URL that answers 200 once the engine is ready; None: the engine's own."""
-    startup_timeout_seconds: float = 120.0
-    pass_env: tuple[str, ...] = ()
-    """Variables of the gateway's environment that the engine gets besides the usual ones; others may contain keys."""
-    threads: int | None = None
-    """CPU threads; None: as many as there are physical cores."""
-    parallel: int | None = None
-    """Requests that the engine serves at a time, each with a full context window; None: 1 to 4, by its size."""
-    gpu_layers: int | None = None
-    """The rest are settings of engines, see `gateway.config.tuning`; None: the engine's own default. This one: layers
-    on GPUs."""
-    main_gpu: int | None = None
-    """The one GPU that gets the model, by the engine's own count."""
-    tensor_split: tuple[float, ...] | None = None
-    """The share of each GPU."""
+    command: Command | None = None
+    """Program and first arguments; with it, `args` are all the others."""
+    args: Many[Argument] = ()
+    """Arguments; placeholders: {model_path}, {model_name}, {mmproj_path}, {host}, {port}, {context_window}, {threads},
+    {parallel}."""
+    health_check: Annotated[str, StringConstraints(pattern=r"^https?://[!-~]+$")] | None = None
+    """URL that answers 200 once the engine is ready."""
+    startup_timeout_seconds: Seconds = 120.0
+    """How long an engine may take to become ready."""
+    pass_env: Many[VariableName] = ()
+    """Environment variables to pass to the engine besides the usual ones, such as PATH and CUDA_*."""
+    threads: Count | None = None
+    """CPU threads; if omitted: the physical cores."""
+    parallel: Count | None = None
+    """Requests that the engine serves at a time, each with a full context window; if omitted: 1 to 4, by its size."""
+    gpu_layers: Annotated[int, Field(ge=0), NUMBER] | None = None
+    """llama.cpp, Ollama: layers of the model on GPUs; if omitted: as many as fit."""
+    main_gpu: Annotated[int, Field(ge=0, le=1023), NUMBER] | None = None
+    """llama.cpp, Ollama: the one GPU that gets the model, by the engine's count from 0; if omitted: one that holds all
+    of it, else all of them."""
+    tensor_split: Annotated[Many[Share], Field(min_length=1, max_length=127)] | None = None
+    """llama.cpp: shares of the model for each GPU, such as [3, 1]; if omitted: by their free memory."""
     flash_attention: bool | None = None
+    """llama.cpp: flash attention; if omitted: on where the engine supports it for the model."""
     kv_cache_type: KVCacheType | None = None
-    """Of each number that the model keeps for a token of the context."""
-    batch: int | None = None
-    """Tokens of a prompt that the engine reads in one step."""
+    """llama.cpp, MLX: type of the numbers in the context's cache; if omitted: f16."""
+    batch: Tokens | None = None
+    """llama.cpp, MLX, Ollama: prompt tokens to process in one step; if omitted: 512."""
     mmap: bool | None = None
-    """Whether the system maps the weights' file; otherwise the engine reads all of it into memory."""
+    """llama.cpp, Ollama: map the weights into memory instead of reading the whole file."""
     numa: NUMA | None = None
+    """llama.cpp: how to spread threads over the nodes of a NUMA machine."""
     rope: Rope | None = None
+    """llama.cpp: how to stretch the context; if omitted: as in the model's file."""
     draft: Draft | None = None
-    adapters: tuple[Adapter, ...] = ()
-    """In this order they have the numbers 0, 1, … for llama.cpp."""
+    """llama.cpp, MLX: speculation, for faster answers; if omitted: by n-grams on llama.cpp."""
+    adapters: Many[Adapter] = ()
+    """llama.cpp, MLX: LoRA adapters. In this order they have the numbers 0, 1, … for llama.cpp."""
     fit: bool | None = None
-    """Whether llama.cpp itself chooses what isn't given, by free memory."""
+    """llama.cpp: choose settings that aren't given, such as GPU layers and context, to fit free memory."""
 
     @property
     def files(self) -> dict[str, Path]:
@@ -147,21 +200,21 @@ class Runtime(Struct, frozen=True, kw_only=True):
         return tuple(re.sub(rf"\{{({names})\}}", lambda match: str(values[match[1]]), arg) for arg in self.args)
 
 
-class Residence(Struct, frozen=True, kw_only=True):
+class Residence(Entry, frozen=True, kw_only=True):
     """How long a started engine stays in memory, and when the gateway may evict it. A change restarts no engine."""
 
     pinned: bool = False
-    """Never evicted, and never unloaded when idle."""
-    group: str | None = None
-    """See `Engines.excludes`."""
+    """Whether its engine, once started, is never evicted for another."""
+    group: GroupName | None = None
+    """Its group, one of engines.groups."""
     preload: bool = False
-    """Whether the gateway starts the engine by itself, before the first request."""
-    idle_ttl_seconds: float | None = None
-    """The gateway unloads the engine after this many seconds without a request; None: never."""
-    memory: int | None = None
-    """Bytes that the engine counts against the budget; None: measured, and estimated before the first run."""
-    stall_timeout_seconds: float = 60.0
-    """The gateway restarts a busy engine after this many seconds without any progress."""
+    """Whether the gateway loads the model when it starts, before the first request."""
+    idle_ttl_seconds: Seconds | None = None
+    """Unload the engine after this many seconds without a request; if omitted: never."""
+    memory: Memory | None = None
+    """Memory that the engine needs, such as 6 GB; if omitted: measured, at first estimated."""
+    stall_timeout_seconds: Seconds = 60.0
+    """Restart a busy engine after this many seconds without any progress."""
 
 
 class Spread(Struct, frozen=True, kw_only=True):
@@ -169,84 +222,88 @@ class Spread(Struct, frozen=True, kw_only=True):
 
     min: int = 0
     max: int = 1
-    nodes: Mapping[str, str] = field(default_factory=dict)
+    nodes: Mapping[str, str] = {}
     """Labels that a node must have."""
     placing: Placing = "spread"
     """spread: on as many nodes as there are; pack: on as few as can hold them."""
 
 
-PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
-"""Names that `args` may have in braces."""
+class Model(Entry, frozen=True, kw_only=True):
+    """One model: the keys of the file that mean the same here, and what `gateway.config.build` makes of the others."""
 
-
-class Model(Struct, frozen=True, kw_only=True):
     name: str
     """The key in the file and the id in `/v1/models`."""
-    aliases: tuple[str, ...] = ()
+    aliases: Many[ModelName] = ()
     """Other names that clients may use."""
-    tiers: Mapping[str, Tier] = field(default_factory=dict)
+    tiers: Mapping[str, Tier] = {}
     """Its name or an alias → default service tier of requests by that name."""
     role: Role = "chat"
-    """What the model does; it decides which endpoints accept the model."""
-    runtime: str
-    """`ollama`, `llama.cpp`, `llama-cpp-python`, `mlx`, `openai`, `echo`, or a backend's `pkg.mod:Class`."""
-    path: Path | None = None
-    """The weights, a file or a folder, absolute; the gateway can start an engine from it."""
-    mmproj_path: Path | None = None
-    """The vision projector for the weights."""
-    base_url: str | None = None
-    """`http://host:port[/prefix]`, without a final `/v1`."""
+    """What the model does: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."""
+    runtime: RuntimeName
+    """The engine. `openai` is any OpenAI-compatible server; pkg.mod:Class is your own backend."""
+    path: FilePath | None = None
+    """Weights: a GGUF file, or a folder for MLX. The gateway starts the engine."""
+    mmproj_path: FilePath | None = None
+    """Vision projector for the weights."""
+    base_url: BaseURL | None = None
+    """Server: http://host:port, https://…, or unix:/path/to/socket."""
     uds: Path | None = None
     """The engine's Unix socket; if set, `base_url` is None."""
     replicas: tuple[str, ...] = ()
     """Base URLs of servers that all have the model; if set, `base_url`, `uds` and `port` are None."""
-    ca_file: Path | None = None
-    """PEM file of certificate authorities for an https server; None: the system's."""
-    port: int | None = None
-    """Port on this machine where the gateway finds or starts the engine; None: the system chooses one."""
-    model_name: str | None = None
-    context_window: int | None = None
-    """Tokens."""
+    ca_file: FilePath | None = None
+    """PEM file of certificate authorities for an https server; if omitted: the system's."""
+    port: Port | None = None
+    """Port on this machine where the gateway finds the engine, or else starts it."""
+    model_name: Text | None = None
+    """The engine's name for the model; if omitted: the key."""
+    context_window: Tokens | None = None
+    """Context length in tokens."""
     tool_call_format: str = "native_json"
     """A canonical name of `normalizers.registry`; `auto`: detected from the model."""
     custom_format: FormatSpec | None = None
     """A format that the file defines; `tool_call_format` is then its name."""
     tool_prompt: ToolPrompt = "auto"
-    """Where the model reads its tools: in its chat template, in the system message, or in the template with our
-    instructions in the system message; `auto`: whichever works."""
+    """Where the prompt lists the tools: in the template, in the system message, or both: in the template, with the
+    gateway's instructions in the system message. auto: whichever works."""
     tool_wording: ToolWording = "brief"
-    """How the gateway's part of the system message explains tools: in two sentences, or with examples."""
+    """How the gateway explains tools in the system message: brief, or with examples of answers with and without a call,
+    for models that call too often."""
     enforcement: Enforcement = "auto"
-    """What enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whatever can."""
+    """What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by checking answers;
+    engine: the engine alone, unchecked."""
     call_deltas: CallDeltas = "guarded"
-    """Which calls a stream sends piece by piece: those that a grammar makes readable, all, or none."""
-    defaults: Mapping[str, Any] = field(default_factory=dict)
+    """Which calls a stream sends piece by piece. guarded: those that a grammar makes readable, all others once they are
+    complete; always: all, even if some turn out unreadable; complete: none."""
+    defaults: Mapping[str, Any] = {}
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()
     """Names of `defaults` whose values come from variables, wholly or in part."""
     from_variables: tuple[SecretStr, ...] = ()
     """Texts that its keys got from variables; without names, places and sizes."""
-    strip_params: tuple[str, ...] = ()
-    """Request fields that callers may not set: the gateway drops them before it fills in the defaults."""
-    force_params: Mapping[str, Any] = field(default_factory=dict)
+    strip_params: StripParams = ()
+    """Request fields that callers may not set; the defaults apply instead."""
+    force_params: ForceParams = field(default_factory=dict)
     """Request fields that the gateway sets, whatever the caller sends."""
-    retries: int = 0
-    """How often the gateway retries a request after a transient failure before its first byte."""
-    fallbacks: tuple[str, ...] = ()
-    """Models to try in turn after this one and its retries fail transiently, or if its weights are missing."""
-    api_key: SecretStr | None = None
-    """Key of the engine's server, sent as a bearer token."""
-    capabilities: tuple[str, ...] = ()
-    display_name: str | None = None
+    retries: Annotated[int, Field(ge=0, le=10), NUMBER] = 0
+    """How often to retry a request after a transient failure before its first byte."""
+    fallbacks: Many[Text] = ()
+    """Models to try in turn after this one fails transiently, or if its weights are missing."""
+    api_key: Secret | None = None
+    """The server's key: ${VARIABLE} or keychain:NAME."""
+    capabilities: Many[Capability] = ()
+    """What the model can do."""
+    display_name: Text | None = None
+    """Name for people."""
     pull: PullSource | None = None
     engine: Runtime = Runtime()
     residence: Residence = Residence()
-    spread: Spread = field(default_factory=Spread)
+    spread: Spread = Spread()
     """Used only in a cluster."""
-    connect_timeout: float = 5.0
-    """Seconds."""
-    request_timeout: float = 600.0
-    """Seconds without a byte from the engine before the answer fails; engines send nothing while they read a prompt."""
+    connect_timeout: Seconds = 5.0
+    """Seconds for opening a connection to the engine."""
+    request_timeout: Seconds = 600.0
+    """Seconds without a byte from the engine."""
 
     @property
     def secrets(self) -> tuple[SecretStr, ...]:
@@ -271,46 +328,52 @@ class Model(Struct, frozen=True, kw_only=True):
         return self.model_name or self.name
 
 
-class Tls(Struct, frozen=True):
+class Tls(Entry, frozen=True, kw_only=True):
     """The gateway's certificate and its key, PEM files."""
 
-    cert: Path
-    key: Path
+    cert: FilePath
+    """Certificate in PEM, followed by the intermediate authorities."""
+    key: FilePath
+    """Its private key in PEM, without a passphrase."""
 
 
-class Server(Struct, frozen=True, kw_only=True):
-    host: str = "127.0.0.1"
-    port: int = 4000
-    uds: Path | None = None
-    """Listen on this Unix socket instead of host and port."""
+class Server(Entry, frozen=True, kw_only=True):
+    """Where the gateway listens."""
+
+    host: Text = "127.0.0.1"
+    """Address; anything but loopback needs api_keys."""
+    port: Annotated[int, Field(ge=0, le=65535), NUMBER] = 4000
+    """0: any free port."""
+    uds: FilePath | None = None
+    """Unix socket, instead of host and port."""
     tls: Tls | None = None
-    """Serve https; not on a Unix socket."""
-    api_keys: tuple[SecretStr, ...] = ()
-    """A request must send one of them as its bearer token; empty: no key required."""
-    max_body_bytes: int = 32 * 1024 * 1024
-    max_bodies_bytes: int = 256 * 1024 * 1024
-    """Limit for all request bodies in memory together."""
-    max_connections: int = 1000
-    """Fewer if the limit of open files requires it."""
-    allowed_hosts: tuple[str, ...] = ()
-    """Names by which requests may call the gateway, besides loopback names, IP addresses and `host`: `name`,
-    `*.domain`, or `*` for any."""
-    cors_origins: tuple[str, ...] = ()
-    """Origins whose web pages may use the gateway from a browser; `*`: any."""
-    responses_days: float = 30.0
-    """How long the gateway keeps stored `/v1/responses`; 0: it stores none."""
-    responses_max_bytes: int = 1024 * 1024 * 1024
-    """Limit for each user; the oldest are removed first."""
+    """Serve https on host and port."""
+    api_keys: Many[Secret] = ()
+    """Keys of callers: ${VARIABLE} or keychain:NAME."""
+    max_body_bytes: Annotated[int, Field(ge=1024), NUMBER] = 32 * 1024 * 1024
+    """Longest request body."""
+    max_bodies_bytes: Annotated[int, Field(ge=1024), NUMBER] = 256 * 1024 * 1024
+    """All request bodies in memory together; further ones get 503."""
+    max_connections: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 1000
+    """Connections at a time; further ones replace idle ones, or get 503."""
+    allowed_hosts: Many[ServedHost] = ()
+    """Names that requests may use for the gateway, besides loopback, addresses and host; "*": any."""
+    cors_origins: Many[Origin] = ()
+    """Origins whose web pages may use the gateway, "*" for any; if omitted: none."""
+    responses_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] = 30.0
+    """Days to keep /v1/responses; 0: store none."""
+    responses_max_bytes: Bytes = 1024 * 1024 * 1024
+    """Total size of a user's stored responses; the oldest are removed first."""
     progress_comments: bool = True
-    """Whether a stream reports in SSE comments what it waits for."""
-    progress_after_seconds: float = 0.8
-    """Silence before the first comment; until then an error still gets its own HTTP status."""
-    keep_alive_seconds: float = 15.0
-    """Silence before a keep-alive comment."""
+    """Report in SSE comments what a stream is waiting for: queue, loading, prompt."""
+    progress_after_seconds: Seconds = 0.8
+    """Seconds until the first such comment; an error after it is an event, not an HTTP status."""
+    keep_alive_seconds: Seconds = 15.0
+    """Seconds of silence in a stream before a keep-alive comment."""
     watch: bool = True
-    """Whether the gateway applies changes of the file when it is saved."""
+    """Apply changes of this file when it is saved."""
     page: bool = True
-    """Whether a browser that opens `/` gets the page about the running gateway."""
+    """Show browsers a page about the running gateway at /."""
 
     @property
     def https(self) -> Tls | None:
@@ -332,304 +395,457 @@ class Server(Struct, frozen=True, kw_only=True):
         return f"{self.host} can be reached from other machines, and no key is asked for"
 
 
-class Engines(Struct, frozen=True, kw_only=True):
-    """Settings for all engines together."""
+class Group(Entry, frozen=True, kw_only=True):
+    """A group of models; a model joins it with its `group`."""
 
-    memory_budget: int | None = None
-    """Bytes that they may use together; None: what the machine can spare."""
-    gpu_memory_budget: int | None = None
-    """Bytes of GPU memory; None: what nvidia-smi or rocm-smi reports, no GPU without either."""
-    queue_length: int = 256
-    """Requests that may wait for one engine."""
-    queue_timeout_seconds: float = 300.0
-    drain_timeout_seconds: float = 600.0
-    """Time for an evicted engine to finish its answers; then the gateway cuts them off."""
-    swap_after_seconds: float = 10.0
-    """How long a model in use may keep a request for another model waiting that needs its memory."""
-    flex_max_wait_seconds: float = 600.0
-    """How long a request with service tier flex gives way to others; then it counts like any other."""
-    excludes: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    """Group → groups whose models may not be in memory together with its own; symmetric."""
+    excludes: Many[GroupName]
+    """Groups whose models may not be in memory together with this group's; may include itself."""
 
 
-LogFormat = Literal["text", "json"]
-LogLevel = Literal["debug", "info", "warning", "error"]
+class Engines(Entry, frozen=True, kw_only=True):
+    """Settings for all engines that the gateway starts."""
+
+    memory_budget: Memory | None = None
+    """Memory that they may use together, such as 12 GB; if omitted: what the machine can spare."""
+    gpu_memory_budget: Memory | None = None
+    """GPU memory; if omitted: what nvidia-smi or rocm-smi reports."""
+    queue_length: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 256
+    """Requests that may wait for one engine; further ones get 429."""
+    queue_timeout_seconds: Seconds = 300.0
+    """How long a request may wait for its engine."""
+    drain_timeout_seconds: Seconds = 600.0
+    """How long an evicted engine may take to finish its answers."""
+    swap_after_seconds: Wait = 10.0
+    """How long a model in use may keep a request for another model waiting."""
+    flex_max_wait_seconds: Wait = 600.0
+    """How long a request with service tier flex gives way to others."""
+    groups: Mapping[GroupName, Group] = {}
+    """Groups of models that may not be in memory together."""
+
+    @property
+    def excludes(self) -> dict[str, frozenset[str]]:
+        """Group → groups whose models may not be in memory together with its own; symmetric."""
+        return {name: frozenset(group.excludes) for name, group in self.groups.items()}
 
 
-PromptSaving = Literal["on_stop", "each_turn", "off"]
-
-
-class Prompts(Struct, frozen=True, kw_only=True):
+class Prompts(Entry, frozen=True, kw_only=True):
     """Prompts that the gateway's engines have read, saved on disk. The files contain conversations."""
 
-    save: PromptSaving = "on_stop"
-    """`on_stop`: before an engine ends; `each_turn`: after each answer as well, which survives a crash."""
-    max_bytes: int = 8 * 1024**3
-    """Limit for all files; the least recently used are removed first."""
-    max_age_days: float = 7.0
-    """Days since the last use."""
-    min_tokens: int = 512
+    save: Saving = "on_stop"
+    """When to save: on_stop (when an engine stops), each_turn (survives a crash too), or off."""
+    max_bytes: Memory = 8 * 1024**3
+    """Size of all files, such as 8 GB; the least recently used are removed first."""
+    max_age_days: Days = 7.0
+    """Delete files that haven't been used for this many days."""
+    min_tokens: Annotated[int, Field(ge=1), NUMBER] = 512
     """The shortest prompt to save."""
-    cache_ram: int = 1024**3
-    """Memory in which an engine may keep prompts besides its slots; counts against the memory budget."""
-    share: str | None = None
-    """A folder, or a URL for fsspec, that shares prompts between machines; the same limits apply there."""
+    cache_ram: Memory = 1024**3
+    """Memory in which an engine may keep prompts besides its slots, such as 1 GB; part of the budget."""
+    share: Annotated[str, StringConstraints(pattern=r"^(/|[a-z][a-z0-9+.-]*://)\S+$")] | None = None
+    """Absolute path or fsspec URL, such as s3://bucket/prompts, that shares prompts between machines."""
 
 
-class Log(Struct, frozen=True, kw_only=True):
+class Log(Entry, frozen=True, kw_only=True):
     """Logging on standard error, and the record of recent answers."""
 
     format: LogFormat = "text"
-    """`json`: one object per line."""
+    """text, or json: one object per line."""
     level: LogLevel = "info"
-    requests: int = 256
+    """Least severe level to log."""
+    requests: Annotated[int, Field(ge=0, le=100_000), NUMBER] = 256
     """Recent answers to keep in memory; 0: none."""
-    usage_days: float = 400.0
-    """How long the store keeps the usage of keys and programs; 0: it keeps nothing."""
+    usage_days: Annotated[float, Field(ge=0, allow_inf_nan=False), NUMBER] = 400.0
+    """Days to keep the totals of `ctxgate usage`; 0: keep none."""
     bodies: bool = False
-    """Whether to keep their bytes too, as the engine wrote them and as the client got them."""
-    traces: str | None = None
-    """URL of an OTLP/HTTP receiver for spans; None: none are made."""
+    """Keep prompts and answers too, for `ctxgate replay`."""
+    traces: Annotated[str, Field(pattern=r"^https?://[^/\s]+")] | None = None
+    """OTLP/HTTP URL that gets an OpenTelemetry span for each request: pip install 'ctxgate[otel]'."""
     trace_content: bool = False
     """Whether spans contain prompts and answers."""
 
 
-UseCase = Literal["default", "exec", "socket", "agent"]
-"""How a caller uses a model object; `default` covers uses without a route of their own."""
-
-
-class CtxModel(Struct, frozen=True, kw_only=True):
+class CtxModel(Entry, frozen=True, kw_only=True):
     """How one model appears in `/ctx`."""
 
-    object: str | None = None
-    """`provider/model`; None: see `gateway.config.projection`."""
+    object: Annotated[str, StringConstraints(pattern=r"^[^/]+/[^/]+$")] | None = None
+    """Its name there, provider/model; if omitted: its maker or its server's host, and its name."""
     session: Literal["none", "socket"] = "socket"
-    driver: Mapping[UseCase, tuple[str, ...]] = field(default_factory=dict)
-    """Use → driver names, the preferred one first; empty: what fits the runtime."""
-    credential: str | None = None
-    """NAME of the server's key: variable NAME_API_KEY, else `default` of `cortexfs:NAME` in the keychain. It becomes
-    the model's `api_key`, which stays None if neither exists."""
+    """socket: it has a .sock for conversations; none: it is only executable."""
+    driver: Mapping[UseCase, Annotated[Many[DriverName], Field(min_length=1)]] = {}
+    """Drivers for each use, the preferred one first; if omitted: those that fit the runtime."""
+    credential: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] | None = None
+    """NAME of its server's key if there is no api_key: variable NAME_API_KEY, else account default of service
+    cortexfs:NAME in the keychain."""
 
 
-class CtxTools(Struct, frozen=True, kw_only=True):
+class CtxTools(Entry, frozen=True, kw_only=True):
     """Which tools may run: those within `access` that `allow` matches and `deny` doesn't; names may be globs."""
 
-    access: Literal["read", "edit", "full"] | None = "full"
-    allow: tuple[str, ...] = ("*",)
-    deny: tuple[str, ...] = ()
+    access: Literal["read", "edit", "full"] = "full"
+    """Each level includes those before it."""
+    allow: Many[Text] = ("*",)
+    """Names or globs; if omitted: all."""
+    deny: Many[Text] = ()
+    """Names or globs."""
 
 
-class CtxAgent(Struct, frozen=True, kw_only=True):
+class AgentTools(CtxTools, frozen=True, kw_only=True):
+    """Which tools an agent may run."""
+
+    access: Literal["read", "edit", "full"] = "read"
+    """Each level includes those before it."""
+
+
+class CtxAgent(Entry, frozen=True, kw_only=True):
     """An agent of `/ctx`: a model, its instructions, and the tools that it may run in its caller's folder."""
 
-    model: str = "main"
-    """An object, an alias in `model/`, or a model of the file. Called through its drivers for the use `agent`."""
-    description: str = ""
-    instructions: str = ""
+    model: Text = "main"
+    """An object, an alias in model/, or a model of this file; if omitted: main."""
+    description: Text = ""
+    """What it is for."""
+    instructions: Text = ""
     """The system message."""
-    tools: CtxTools = CtxTools(access="read")
-    turn_seconds: float | None = None
-    turn_model_calls: int | None = None
-    turn_tool_calls: int | None = None
-    turn_output_tokens: int | None = None
-    """Bounds of a task, if tighter than those of `rooms`."""
+    tools: AgentTools = AgentTools()
+    """Its tools; if omitted: those that only read."""
+    turn_seconds: Seconds | None = None
+    """Time limit of a task."""
+    turn_model_calls: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = None
+    """Model calls that a task may make."""
+    turn_tool_calls: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = None
+    """Tool calls that a task may make."""
+    turn_output_tokens: Annotated[int, Field(ge=1), NUMBER] | None = None
+    """Tokens over all model calls of a task. Limits wider than those of rooms have no effect."""
 
 
-class Ctx(Struct, frozen=True, kw_only=True):
+class Ctx(Entry, frozen=True, kw_only=True):
     """Models as executable objects in the file system."""
 
     enabled: bool = False
-    """Whether the gateway maintains the tree and serves its objects."""
+    """Maintain the tree and serve its objects."""
     compile: bool = True
-    """Whether to compile the program that runs objects, if there is a C compiler. The one in Python starts slower."""
-    root: Path | None = None
-    """$CTX_ROOT overrides it. None: /ctx if writable, else ctx in the user's runtime folder."""
-    aliases: Mapping[str, str] = field(default_factory=dict)
-    """Name in `model/` → model of the file, or object; `main` is the active model unless given here."""
-    users: Mapping[int, Mapping[str, str]] = field(default_factory=dict)
-    """UID → the same for that user's `home/UID/model/`."""
-    session_days: float | None = None
-    """The gateway removes a session after this many days without a message; None: never."""
-    models: Mapping[str, CtxModel] = field(default_factory=dict)
-    agents: Mapping[str, CtxAgent] = field(default_factory=dict)
-    """Name in `agent/` → agent."""
+    """Compile the program that runs objects, if there is a C compiler; else it is Python."""
+    root: FilePath | None = None
+    """Folder of the tree; $CTX_ROOT overrides it; if omitted: /ctx if writable, else ctx in $XDG_RUNTIME_DIR."""
+    aliases: Mapping[Text, Text] = {}
+    """Names in model/ for models of this file, or for objects."""
+    users: Mapping[UserID, Mapping[Text, Text]] = {}
+    """The same in home/UID/model/ for each user, by "UID"."""
+    session_days: Days | None = None
+    """Delete a session after this many days without a message; if omitted: never."""
+    models: Mapping[Text, CtxModel] = {}
+    """Settings by model."""
+    agents: Mapping[Text, CtxAgent] = {}
+    """Agents by name."""
     tools: CtxTools = CtxTools()
-    """What may be executed in `tool/`."""
+    """Which tools in tool/ may be executed; if omitted: all."""
 
 
-class RoomTools(Struct, frozen=True, kw_only=True):
+class RoomTools(Entry, frozen=True, kw_only=True):
     """Limits of the tools of a room's model."""
 
-    allow_hosts: tuple[str, ...] = ()
-    """Hosts that `curl.*` may fetch from even on this machine: `host`, `host:port`, `host:*`, `*.domain` for all
-    subdomains. Without a port: 80 and 443."""
+    allow_hosts: Many[AllowedHost] = ()
+    """Hosts that curl.* may fetch from even on this machine: host, host:port, host:* or *.domain; without a port: 80
+    and 443."""
     public_hosts: bool = True
-    """Whether `curl.*` may fetch from any host with a public address."""
-    fetch_max_bytes: int = 2 * 1024 * 1024
-    fetch_timeout_seconds: float = 20.0
-    """Upper bound of a call's `timeout_ms`."""
-    summary_model: str | None = None
-    """The model that writes the summaries of old turns and of `curl.summarize`; None: the lightest chat model."""
-    max_result_chars: int = 20_000
-    files_max_bytes: int = 64 * 1024 * 1024
-    files_max_count: int = 1000
-    """Files and folders in a room."""
-    files_max_depth: int = 16
-    records_max_count: int = 10_000
-    """Records of a tenant, including those in the trash."""
-    record_max_bytes: int = 64 * 1024
+    """Let curl.* fetch from any host with a public address."""
+    fetch_max_bytes: Bytes = 2 * 1024 * 1024
+    """Longest response that curl.* accepts."""
+    fetch_timeout_seconds: Seconds = 20.0
+    """How long curl.* waits at most."""
+    summary_model: Text | None = None
+    """Writes the summaries of old turns and of curl.summarize; if omitted: the chat model with the smallest weights on
+    this machine."""
+    max_result_chars: Annotated[int, Field(ge=1000), NUMBER] = 20_000
+    """How many characters of a result the model gets."""
+    files_max_bytes: Bytes = 64 * 1024 * 1024
+    """Total size of a room's files."""
+    files_max_count: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 1000
+    """Files and folders that a room may have."""
+    files_max_depth: Annotated[int, Field(ge=1, le=64), NUMBER] = 16
+    """Depth of nested folders in a room."""
+    records_max_count: Annotated[int, Field(ge=1), NUMBER] = 10_000
+    """Records that a tenant may have, including trash."""
+    record_max_bytes: Bytes = 64 * 1024
+    """Longest record."""
 
 
-class RoomMount(Struct, frozen=True, kw_only=True):
+class RoomMount(Entry, frozen=True, kw_only=True):
     """A folder of this machine that rooms may mount as `/mnt/NAME`."""
 
-    path: Path
+    path: Folder
+    """The folder."""
     access: Literal["read", "edit"] = "read"
-    tenants: tuple[str, ...] = ()
-    """Tenants whose rooms may mount it; (): only `local`."""
-    quota_bytes: int = 1024**3
-    """Total size of its files at which rooms can't write any more."""
-    quota_count: int = 100_000
-    """Number of files and folders in it, likewise."""
+    """edit: rooms may change its contents."""
+    tenants: Many[Text] = ()
+    """Tenants whose rooms may mount it; if omitted: local."""
+    quota_bytes: Bytes = 1024**3
+    """Size of its files at which rooms can't write any more."""
+    quota_count: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 100_000
+    """Files and folders at which rooms can't create any more."""
 
 
-class RoomTemplate(Struct, frozen=True, kw_only=True):
+class RoomTemplate(Entry, frozen=True, kw_only=True):
     """The initial settings of a room made by /llm/factory; the fields are those of a room and of its one actor."""
 
-    description: str | None = None
-    purpose: str | None = None
-    prompt: str | None = None
-    """The actor's instructions."""
-    model: str | None = None
-    provider: str | None = None
-    skills: tuple[str, ...] = ()
+    description: Text | None = None
+    """What such a room is for; shown in the list."""
+    purpose: Text | None = None
+    """The room's purpose."""
+    prompt: Text | None = None
+    """The first part of its model's system message."""
+    model: Text | None = None
+    """The model; if omitted: the active one."""
+    provider: GroupName | None = None
+    """A name from rooms.providers."""
+    skills: Many[Text] = ()
+    """Skills that the system message lists."""
     access: Literal["read", "edit", "full"] | None = None
-    allow: tuple[str, ...] = ()
-    """(): all."""
-    deny: tuple[str, ...] = ()
-    mounts: tuple[str, ...] = ()
+    """Tools; if omitted: none."""
+    allow: Many[Text] = ()
+    """Only these of the tools; globs."""
+    deny: Many[Text] = ()
+    """None of these tools; globs."""
+    mounts: Many[GroupName] = ()
+    """Names from rooms.mounts."""
     after_turn: Literal["idle", "sleep", "release"] = "idle"
-    idle_seconds: float | None = None
-    bounds: Mapping[str, float] = field(default_factory=dict)
+    """What the room does after an answer."""
+    idle_seconds: Seconds | None = None
+    """Seconds until an idle room sleeps."""
+    bounds: Mapping[Literal["wall_seconds", "model_calls", "tool_calls", "output_tokens"], Count] = {}
+    """Limits of each turn."""
 
 
-class Rooms(Struct, frozen=True, kw_only=True):
+class Rooms(Entry, frozen=True, kw_only=True):
     """Rooms below /llm/room. A room may tighten the limits of its turns, never widen them."""
 
-    max_rooms: int = 1000
-    """Rooms of one tenant, not counting released ones."""
-    idle_seconds: float = 300.0
-    """A room goes to sleep after this many seconds without a message."""
-    released_days: float | None = None
-    """The gateway deletes a released room and its contents after this many days; None: never."""
-    turn_seconds: float = 300.0
-    """Wall time of a turn, including the wait for the engine."""
-    turn_model_calls: int = 16
-    turn_tool_calls: int = 32
-    turn_output_tokens: int = 8192
-    """Total over all model calls of a turn."""
-    turn_retries: int = 3
+    max_rooms: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 1000
+    """Rooms that a tenant may have, not counting released ones."""
+    idle_seconds: Seconds = 300.0
+    """A room sleeps after this many seconds without a message."""
+    released_days: Days | None = None
+    """Delete a released room, with messages, events and files, after this many days; if omitted: never."""
+    turn_seconds: Seconds = 300.0
+    """How long a turn may take."""
+    turn_model_calls: Count = 16
+    """Model calls that a turn may make."""
+    turn_tool_calls: Count = 32
+    """Tool calls that a turn may make."""
+    turn_output_tokens: Tokens = 8192
+    """Tokens that the model may write in a turn."""
+    turn_retries: Annotated[int, Field(ge=0, le=20), NUMBER] = 3
     """How often in a row to retry a model call that failed temporarily."""
-    providers: Mapping[str, str] = field(default_factory=dict)
-    """Name → base URL of OpenAI-compatible servers that actors may use; the user of a turn supplies the key."""
-    secret_key_file: Path | None = None
-    """File with the key that encrypts users' secrets; None: the key is in the system's keychain."""
+    providers: Mapping[GroupName, ProviderURL] = {}
+    """OpenAI-compatible servers that actors may use, as name: base URL; the user needs a secret whose metadata.provider
+    is the name."""
+    secret_key_file: FilePath | None = None
+    """File with the key that encrypts users' secrets; if omitted: the system's keychain."""
     tools: RoomTools = RoomTools()
-    mounts: Mapping[str, RoomMount] = field(default_factory=dict)
-    templates: Mapping[str, RoomTemplate] = field(default_factory=dict)
+    """Limits of the model's tools."""
+    mounts: Mapping[GroupName, RoomMount] = {}
+    """Folders of this machine that rooms may mount as /mnt/NAME, by name."""
+    templates: Mapping[GroupName, RoomTemplate] = {}
+    """Templates of /llm/factory, by name."""
 
 
-class MCPServer(Struct, frozen=True, kw_only=True):
-    """A tool server. It has a command or a URL."""
+class MCPServer(Entry, frozen=True, kw_only=True):
+    """A tool server that speaks the Model Context Protocol: a command or a URL."""
 
-    command: tuple[str, ...] = ()
-    url: str | None = None
-    env: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Variables for the command, besides the few that every server gets."""
-    pass_env: tuple[str, ...] = ()
-    """Names of the gateway's own variables that the command also gets."""
-    headers: Mapping[str, SecretStr] = field(default_factory=dict)
-    """Of the requests to the URL."""
-    allow: tuple[str, ...] | None = None
-    """Which of its tools to offer; names may be globs. None: all."""
+    command: Command = ()
+    """Starts the server, which speaks MCP over stdio."""
+    url: ProviderURL | None = None
+    """Address of a server that speaks streamable HTTP."""
+    env: Mapping[VariableName, SecretText] = {}
+    """Variables for the command; write a secret as ${NAME}."""
+    pass_env: Many[VariableName] = ()
+    """Variables of the gateway to pass to the command besides PATH, HOME and the like."""
+    headers: Mapping[HeaderName, SecretText] = {}
+    """Headers of the requests to the URL; write a secret as ${NAME}."""
+    allow: Many[Text] | None = None
+    """Which of its tools to offer, as names or globs; if omitted: all."""
     access: Literal["read", "edit", "full"] | None = None
-    """What a policy must grant for its tools; None: read for those that the server marks as read-only, else edit."""
-    start_seconds: float = 30.0
-    """How long it may take to start and to list its tools."""
-    call_seconds: float = 60.0
+    """What a policy must grant for its tools; if omitted: read for those that the server marks as read-only, edit for
+    all others."""
+    start_seconds: Seconds = 30.0
+    """How long it may take to start."""
+    call_seconds: Seconds = 60.0
     """How long a call may take."""
-    idle_seconds: float = 300.0
+    idle_seconds: Seconds = 300.0
     """It stops after this time without a call."""
-    at_a_time: int = 4
+    at_a_time: Annotated[int, Field(ge=1, le=64), NUMBER] = 4
     """Calls at a time."""
 
 
-class MCP(Struct, frozen=True, kw_only=True):
-    servers: Mapping[str, MCPServer] = field(default_factory=dict)
+class MCP(Entry, frozen=True, kw_only=True):
+    """Tool servers that speak the Model Context Protocol."""
+
+    servers: Mapping[MCPName, MCPServer] = {}
+    """The servers by name; their tools are called NAME.tool."""
 
 
-class Batches(Struct, frozen=True, kw_only=True):
+class Batches(Entry, frozen=True, kw_only=True):
     """Files and batches below /v1/files and /v1/batches."""
 
-    at_a_time: int = 4
-    """How many requests of all batches may run at a time."""
-    max_lines: int = 50_000
+    at_a_time: Annotated[int, Field(ge=1, le=1024), NUMBER] = 4
+    """Requests of all batches that run at a time."""
+    max_lines: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 50_000
     """Requests in one batch."""
-    storage_max_bytes: int = 1024**3
-    """Limit for each user's files, including the answers of running batches."""
-    days: float = 30.0
-    """How long the gateway keeps files and ended batches, unless the request says otherwise."""
+    storage_max_bytes: Bytes = 1024**3
+    """Total size of a user's files; the answers of running batches count, too."""
+    days: Days = 30.0
+    """Days to keep files and ended batches."""
 
 
-class ClusterTLS(Struct, frozen=True, kw_only=True):
+class ClusterTLS(Entry, frozen=True, kw_only=True):
     """PEM files for https between engines and gateways."""
 
-    cert_file: Path
-    key_file: Path
-    ca_file: Path | None = None
-    """Authorities that gateways trust; None: the system's."""
+    cert_file: FilePath
+    """Certificate of the node's engines."""
+    key_file: FilePath
+    """Its private key."""
+    ca_file: FilePath | None = None
+    """Authorities that gateways trust; if omitted: the system's."""
 
 
-class Cluster(Struct, frozen=True, kw_only=True):
-    """Several machines that share their engines; see docs/cluster.md."""
+class Cluster(Entry, frozen=True, kw_only=True):
+    """Several machines that share their engines; needs store: postgresql://… See docs/cluster.md."""
 
-    ray: str = "auto"
-    """Address of Ray; `auto`: the Ray node of this machine."""
-    gateway_url: str = "http://{host}:4000"
-    """Where other machines reach this machine's gateway; `{host}` is this machine's address."""
-    host: str | None = None
-    """Address of this machine for the other gateways; None: the one from which it reaches the database."""
-    weights: Path | None = None
+    ray: Annotated[str, StringConstraints(pattern=r"^(auto|(ray://)?[^/\s]+:\d+)$")] = "auto"
+    """auto: the Ray node of this machine; or host:port, or ray://host:port."""
+    gateway_url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] = "http://{host}:4000"
+    """Where other machines reach this machine's gateway; {host} is this machine's address."""
+    host: Text | None = None
+    """This machine's address; if omitted: the one from which it reaches the database."""
+    weights: FilePath | None = None
     """Shared folder with weights, by SHA-256; nodes look there before they pull a model."""
-    idle_seconds: float = 300.0
-    """A replica stops when it hasn't been needed for this long, unless the model's own idle_ttl_seconds is shorter."""
+    idle_seconds: Seconds = 300.0
+    """Stop a replica that hasn't been needed for this many seconds."""
     tls: ClusterTLS | None = None
-    """None: plain HTTP between gateways and engines."""
+    """https between gateways and engines."""
 
 
-class Config(Struct, frozen=True, kw_only=True):
+class Pull(Entry, frozen=True, kw_only=True):
+    """Source of the weights for `ctxgate pull`: exactly one of hub, package and ollama."""
+
+    hub: Annotated[str, StringConstraints(pattern=r"^[\w.-]+/[\w.-]+$")] | None = None
+    """Hugging Face repository, owner/name."""
+    revision: Text | None = None
+    """Branch, tag or commit of the hub repository."""
+    package: Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][\w.-]*==[\w.+!]+$")] | None = None
+    """Project and release on the package index, name==version; its wheel contains the file."""
+    ollama: Text | None = None
+    """Name in Ollama's library."""
+    file: Text | None = None
+    """The file in the repository or the wheel; with hub, if omitted: all files."""
+    sha256: Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{64}$")] | None = None
+    """The file's SHA-256, hexadecimal; any other file is refused."""
+
+
+class Scale(Entry, frozen=True, kw_only=True):
+    """How many engines of a model a cluster runs."""
+
+    min: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = None
+    """At least; default 0."""
+    max: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = None
+    """At most; default 1."""
+
+
+class RequestFields(Entry, frozen=True, kw_only=True):
+    """Keys of a model that are defaults of request fields."""
+
+    temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False), NUMBER] | None = None
+    top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False), NUMBER] | None = None
+    top_k: Annotated[int, Field(ge=0), NUMBER] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, allow_inf_nan=False), NUMBER] | None = None
+    seed: Annotated[int, NUMBER] | None = None
+    stop: list[Text] | None = None
+    max_tokens: Tokens | None = None
+
+
+class ModelKeys(Entry, frozen=True, kw_only=True):
+    """Keys of a model that mean something else in the file than in `Model`."""
+
+    service_tier: Tier | Mapping[ModelName, Tier] | None = None
+    """Default of the request field; as a mapping: by the name or alias that the request uses."""
+    replicas: Scale | Literal["once"] | Annotated[Many[BaseURL], Field(min_length=1)] | None = None
+    """Base URLs of servers that all have the model, instead of base_url; the least busy one answers. In a cluster:
+    {min, max} engines, or `once`: exactly one."""
+    nodes: Mapping[Text, Text] | None = None
+    """In a cluster: labels that a node must have to run the model's engines."""
+    placement: Placing | None = None
+    """In a cluster: spread the engines over the nodes, or pack them onto few."""
+    tool_call_format: ToolCallFormat | None = None
+    """How the model writes tool calls; native_json: the engine parses them itself; auto: detect it from the model; a
+    mapping defines your own format."""
+    extra_body: ExtraBody | None = None
+    """More request fields, filled in if the caller leaves them out."""
+    pull: Pull | None = None
+    """Where `ctxgate pull` gets the weights."""
+
+
+RUNTIME_KEYS = Keys(
+    "Runtime",
+    *(Runtime, Residence),
+    without=("adapters", "pinned", "group", "preload", "memory"),
+    about="Launch settings of one runtime's engines.",
+)
+MODEL_KEYS = Keys(
+    "Model",
+    *(ModelKeys, RequestFields, Model, Runtime, Residence),
+    without=(
+        *("name", "tiers", "uds", "custom_format", "defaults", "private_defaults", "from_variables"),
+        *("engine", "residence", "spread"),
+    ),
+    about="One model.",
+)
+
+
+class FileKeys(Entry, frozen=True, kw_only=True):
+    """Keys that mean something else in the file than in `Config`."""
+
+    models_dir: Text | None = None
+    """Folder to which relative paths refer; if omitted: the file's own folder."""
+    models: Annotated[Mapping[ModelName, Annotated[Any, MODEL_KEYS]], Field(min_length=1)]
+    """The models by name."""
+    runtimes: Mapping[RuntimeName, Annotated[Any, RUNTIME_KEYS]] | None = None
+    """Launch settings for all models of a runtime."""
+
+
+class Config(Entry, frozen=True, kw_only=True):
+    """All of it. Paths are absolute; old spellings, variables and `~` are resolved."""
+
     source: Path
     """The file."""
-    active_model: str
+    active_model: Text
+    """The model for requests that name none, or "default"."""
     models: Mapping[str, Model]
     """In the file's order."""
     models_dir: Path | None = None
     server: Server = Server()
-    log: Log = field(default_factory=Log)
+    """Where the gateway listens."""
+    log: Log = Log()
+    """Logging, and the record of recent answers."""
     prompts: Prompts = Prompts()
-    engines: Engines = field(default_factory=Engines)
-    ctx: Ctx = field(default_factory=Ctx)
-    state_dir: Path = field(default_factory=lambda: USER.user_state_path)
-    """The gateway's own folder: logs, pid files, measurements, and the store unless `store` is set."""
-    rooms: Rooms = field(default_factory=Rooms)
+    """Prompts that engines have read, saved on disk across swaps and restarts."""
+    engines: Engines = Engines()
+    """Settings for all engines that the gateway starts."""
+    ctx: Ctx = Ctx()
+    """Models as executable objects in the file system."""
+    state_dir: FilePath = field(default_factory=lambda: USER.user_state_path)
+    """The gateway's own folder; if omitted: ctxgate in the user's state folder."""
+    rooms: Rooms = Rooms()
+    """Rooms, below /llm/room."""
     batches: Batches = Batches()
-    mcp: MCP = field(default_factory=MCP)
+    """Files and batches, below /v1."""
+    mcp: MCP = MCP()
+    """Tool servers that speak the Model Context Protocol."""
     cluster: Cluster | None = None
-    """None: there is no cluster."""
-    sections: Mapping[str, Any] = field(default_factory=dict)
+    """Several machines that share their engines, which Ray places."""
+    sections: Mapping[str, Any] = {}
     """The sections that features add: see `gateway.feature.Feature.sections`."""
-    store: str | None = None
-    """SQLAlchemy URL of the database; None: an SQLite file in `state_dir`."""
+    store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = None
+    """Database of sessions, responses, batches and rooms: sqlite:///file or postgresql://…; if omitted: an SQLite file
+    in state_dir. Write a password as ${VARIABLE}."""
     from_variables: tuple[SecretStr, ...] = ()
     """Texts that any keys got from variables; without names, places and sizes."""
     notes: tuple[Problem, ...] = ()

@@ -12,40 +12,26 @@ import pytest
 import yaml
 
 from gateway.config import Engines, Model, Prompts, Residence, Runtime, Server, load, schema
-from gateway.config.file import (
-    AdapterEntry,
-    BatchesEntry,
-    CtxEntry,
-    CtxModelEntry,
-    DraftEntry,
-    EnginesEntry,
-    Entry,
-    File,
-    GroupEntry,
-    LogEntry,
-    MCPEntry,
-    MCPServerEntry,
-    ModelEntry,
-    PromptsEntry,
-    PullEntry,
-    RoomMountEntry,
-    RoomsEntry,
-    RoomTemplateEntry,
-    RoomToolsEntry,
-    RopeEntry,
-    RuntimeEntry,
-    ServerEntry,
-)
+from gateway.config.file import Entry, Keys, keys_of
+from gateway.config.sections import file_keys
 from gateway.config.values import (
+    MCP,
+    MODEL_KEYS,
+    RUNTIME_KEYS,
+    Adapter,
     Batches,
     Ctx,
     CtxModel,
+    Draft,
+    Group,
     Log,
     MCPServer,
+    Pull,
     RoomMount,
     Rooms,
     RoomTemplate,
     RoomTools,
+    Rope,
 )
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
@@ -69,7 +55,7 @@ def test_the_published_schema_is_current() -> None:
 
 def test_an_editor_offers_the_roles() -> None:
     """LocalCowork's app has a key of the same name; its values are ignored."""
-    ours, nothing, theirs = schema.json_schema()["$defs"]["ModelEntry"]["properties"]["role"]["anyOf"]
+    ours, nothing, theirs = schema.json_schema()["$defs"]["Model"]["properties"]["role"]["anyOf"]
     assert (ours["enum"], nothing["type"], theirs["deprecated"]) == (["chat", "embedding", "rerank"], "null", True)
 
 
@@ -113,10 +99,10 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
     assert list(validator.iter_errors(yaml.safe_load(case.text)))
 
 
-ONE_OF: dict[type[Entry], set[str]] = {
-    PullEntry: {"package", "ollama"},
-    ModelEntry: {"replicas", "nodes", "placement", "tensor_split"},
-    File: {"cluster"},
+ONE_OF: dict[str, set[str]] = {
+    "Pull": {"package", "ollama"},
+    "Model": {"replicas", "nodes", "placement", "tensor_split"},
+    "File": {"cluster"},
 }
 """Alternatives to the keys shown, and what a cluster needs; the reference has them in comments."""
 
@@ -127,39 +113,38 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
     assert load(file, {}).notes == ()
     data = yaml.safe_load(REFERENCE)
     model = data["models"]["example"]
-    entries: list[tuple[dict[str, Any], type[Entry]]] = [
-        (data, File),
-        (data["server"], ServerEntry),
-        (data["log"], LogEntry),
-        (data["prompts"], PromptsEntry),
-        (data["engines"], EnginesEntry),
-        (data["engines"]["groups"]["large"], GroupEntry),
-        (model, ModelEntry),
-        (model["pull"], PullEntry),
-        (model["rope"], RopeEntry),
-        (model["adapters"][0] | model["adapters"][1], AdapterEntry),
-        (data["rooms"], RoomsEntry),
-        (data["rooms"], RoomsEntry),
-        (data["rooms"]["tools"], RoomToolsEntry),
-        (data["rooms"]["mounts"]["docs"], RoomMountEntry),
-        (data["rooms"]["templates"]["reader"], RoomTemplateEntry),
-        (data["batches"], BatchesEntry),
-        (data["mcp"], MCPEntry),
-        (data["mcp"]["servers"]["time"] | data["mcp"]["servers"]["docs"], MCPServerEntry),
-        (data["ctx"], CtxEntry),
-        (data["ctx"]["models"]["example"], CtxModelEntry),
+    entries: list[tuple[dict[str, Any], type[Entry] | Keys]] = [
+        (data, file_keys()),
+        (data["server"], Server),
+        (data["log"], Log),
+        (data["prompts"], Prompts),
+        (data["engines"], Engines),
+        (data["engines"]["groups"]["large"], Group),
+        (model, MODEL_KEYS),
+        (model["pull"], Pull),
+        (model["rope"], Rope),
+        (model["adapters"][0] | model["adapters"][1], Adapter),
+        (data["rooms"], Rooms),
+        (data["rooms"]["tools"], RoomTools),
+        (data["rooms"]["mounts"]["docs"], RoomMount),
+        (data["rooms"]["templates"]["reader"], RoomTemplate),
+        (data["batches"], Batches),
+        (data["mcp"], MCP),
+        (data["mcp"]["servers"]["time"] | data["mcp"]["servers"]["docs"], MCPServer),
+        (data["ctx"], Ctx),
+        (data["ctx"]["models"]["example"], CtxModel),
     ]
-    for keys, entry in entries:
-        missing = set(entry.model_fields) - set(keys)
-        assert missing == (ONE_OF.get(entry, set())), entry
+    for said, entry in entries:
+        keys = entry if isinstance(entry, Keys) else keys_of(entry)
+        assert set(keys.form.model_fields) - set(said) == ONE_OF.get(keys.name, set()), keys.name
     for key in set[str]().union(*ONE_OF.values()):
         assert re.search(rf"^ *# {key}:", REFERENCE, re.MULTILINE)
     drafts = REFERENCE[REFERENCE.index(" draft: ") : REFERENCE.index(" adapters:")]
-    assert all(f"{key}: " in drafts for key in DraftEntry.model_fields)
+    assert all(f"{key}: " in drafts for key in Draft.__struct_fields__)
     heading = next(line for line in REFERENCE.splitlines() if line.startswith("runtimes:"))
     following = REFERENCE[REFERENCE.index(heading) :].split("\n  mlx:")
-    said = following[0] + following[1].splitlines()[0]
-    assert all(key in said for key in RuntimeEntry.model_fields)
+    shown = following[0] + following[1].splitlines()[0]
+    assert all(key in shown for key in RUNTIME_KEYS.form.model_fields)
 
 
 def test_the_reference_s_defaults_are_the_code_s() -> None:
@@ -187,14 +172,14 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
             Batches,
             MCPServer,
         )
-        for name, default in schema.defaults(value).items()
+        for name, default in schema.plain_defaults(value).items()
         if default != ()
     }
     assert shown == actual
 
 
 def test_the_reference_names_every_choice() -> None:
-    definitions = json.loads(schema.text())["$defs"]["ModelEntry"]["properties"]
+    definitions = json.loads(schema.text())["$defs"]["Model"]["properties"]
     for key in ("tool_prompt", "capabilities", "runtime"):
         choices = re.findall(r'"enum": (\[[^]]*\])', json.dumps(definitions[key]))
         for choice in json.loads(choices[0]):

@@ -16,6 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import Config, Engines, Model, Residence, load
+from gateway.config.values import Group
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, Residency, memory
 from gateway.engines.memory import Footprint
@@ -248,7 +249,7 @@ async def test_three_where_two_fit_the_least_worthy_goes(
 
 
 async def test_groups_that_exclude_each_other(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
-    limits = Engines(excludes={"large": frozenset({"large", "picture"})})
+    limits = Engines(groups={"large": Group(excludes=("large", "picture"))})
     names = {
         "a": Residence(group="large"),
         "b": Residence(group="large"),

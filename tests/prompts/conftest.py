@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from gateway.config import Config, Engines, Model, Prompts
-from gateway.config.values import Residence, Runtime
+from gateway.config.values import Group, Residence, Runtime
 from gateway.core import Gateway
 from gateway.engines import Engine
 from gateway.wire.chat import ChatRequest
@@ -113,7 +113,7 @@ def shop(test_model: Path, tmp_path: Path) -> Open:
             source=tmp_path / "config.yaml",
             active_model="a",
             models={name: model(name, **more) for name, more in (models or {"a": {}, "b": {}}).items()},
-            engines=Engines(excludes={"one": frozenset({"one"})}),
+            engines=Engines(groups={"one": Group(excludes=("one",))}),
             prompts=Prompts(min_tokens=64, **prompts),
             state_dir=tmp_path / "state",
         )

@@ -6,7 +6,7 @@ from gateway.feature import Extra, Feature
 
 FEATURE = Feature(
     name="agents",
-    sections={"mcp": "gateway.config.file:MCPEntry"},
+    sections={"mcp": "gateway.config.values:MCP"},
     commands={
         "tools": (
             "gateway.features.agents.commands.tools:tools",

@@ -21,7 +21,7 @@ ROUTES = Routes({
 
 FEATURE = Feature(
     name="batches",
-    sections={"batches": "gateway.config.file:BatchesEntry"},
+    sections={"batches": "gateway.config.values:Batches"},
     routes=(ROUTES,),
     commands={"batch": ("gateway.features.batches.commands.batch:batch", "List batches, and watch one.")},
     # Resumes batches that had work left when the gateway ended.

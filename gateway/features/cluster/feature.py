@@ -6,7 +6,7 @@ from gateway.feature import Background, Extra, Feature
 
 FEATURE = Feature(
     name="cluster",
-    sections={"cluster": "gateway.config.file:ClusterEntry"},
+    sections={"cluster": "gateway.config.values:Cluster"},
     commands={
         "cluster": (
             "gateway.features.cluster.commands.cluster:cluster",

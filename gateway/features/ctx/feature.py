@@ -6,7 +6,7 @@ from gateway.feature import Background, Feature
 
 FEATURE = Feature(
     name="ctx",
-    sections={"ctx": "gateway.config.file:CtxEntry"},
+    sections={"ctx": "gateway.config.values:Ctx"},
     commands={
         "ctx": ("gateway.features.ctx.commands.ctx:ctx", "Models as files: executable, with sockets and control files.")
     },

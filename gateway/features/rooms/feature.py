@@ -56,7 +56,7 @@ ROUTES = Routes(
 
 FEATURE = Feature(
     name="rooms",
-    sections={"rooms": "gateway.config.file:RoomsEntry"},
+    sections={"rooms": "gateway.config.values:Rooms"},
     routes=(ROUTES,),
     commands={
         "room": ("gateway.features.rooms.commands.room:room", "Rent a room, talk to it, watch it, release it."),

@@ -11,7 +11,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 
 
-class Greeting(Entry):
+class Greeting(Entry, frozen=True):
     """How people are greeted."""
 
     words: str = "Hello"

@@ -1,0 +1,7 @@
+"""Names that the file, and requests, may use."""
+
+DEFAULT = "default"
+"""The model name that means `active_model`, in requests."""
+
+PLACEHOLDERS = ("model_path", "model_name", "mmproj_path", "host", "port", "context_window", "threads", "parallel")
+"""Names that `args` may have in braces."""
