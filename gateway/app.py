@@ -66,7 +66,7 @@ def build(config: Config, load: Load | None = None) -> API:
 
 
 def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
-    pool: EnginePool | None = offered("engine_pool")(config) if config.cluster is not None else None
+    pool: EnginePool | None = offered("engine_pool")(config) if "cluster" in config.sections else None
     gateway = Gateway(config, pool)
     reloader = Reloader(gateway, load) if load is not None else None
     services = Services(gateway, reloader, prunes())

@@ -79,7 +79,10 @@ class Feature(NamedTuple):
     """Everything that the gateway has to know of one feature.
 
     sections: key of config.yaml → a subclass of `gateway.config.file.Entry`, the class of its value. `Config.sections`
-    has the values of the keys that the gateway's own classes don't have.
+    has the values.
+    at_start: keys of these sections, as `rooms` or `ctx.root`, that only a restart of the gateway applies.
+    settle: a function, `gateway.config.source.Document` and `gateway.config.Config` → `Config`, for a file with one of
+    the sections. It reports as problems of the document what a section can't say together with the rest of the file.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
     prunes: see `gateway.store.retention.Prune`.
     migrations: a package with revisions of alembic, a branch of their own.
@@ -91,6 +94,8 @@ class Feature(NamedTuple):
 
     name: str
     sections: Mapping[str, str] = {}
+    at_start: tuple[str, ...] = ()
+    settle: str | None = None
     routes: tuple[Routes, ...] = ()
     commands: Mapping[str, tuple[str, str]] = {}
     background: tuple[Background, ...] = ()

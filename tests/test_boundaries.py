@@ -100,8 +100,8 @@ THEIRS: dict[str, set[str]] = {
         *("alembic", "httpx2", "mcp", "mcp_types"),
     },
     "gateway.features.rooms": {"alembic", "click", "cryptography", "httpx", "keyring", "msgspec", "sqlalchemy"},
-    "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "sqlalchemy"},
-    "gateway.features.batches": {"alembic", "click", "msgspec", "rich", "sqlalchemy", "starlette"},
+    "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "pydantic", "sqlalchemy"},
+    "gateway.features.batches": {"alembic", "click", "msgspec", "pydantic", "rich", "sqlalchemy", "starlette"},
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
         *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),

@@ -94,7 +94,7 @@ def revoke(config: Path | None, id: str) -> None:
 
 def _file(config: Path | None) -> KeyFile:
     settings = configuration(config)
-    if settings.cluster is None:
+    if "cluster" not in settings.sections:
         return KeyFile(settings.state_dir / FILE)
     from gateway.services import store_url
 

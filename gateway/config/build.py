@@ -18,18 +18,14 @@ from gateway.config import address, explain
 from gateway.config.fields import IMPORT_STRING, absolute
 from gateway.config.file import given
 from gateway.config.hidden import LONG
-from gateway.config.names import DEFAULT
-from gateway.config.projection import NAMING, is_component, projection
-from gateway.config.secret import BadSecret, credential, secret
-from gateway.config.sections import file_keys, lacking_extras, of_features
+from gateway.config.secret import BadSecret, secret
+from gateway.config.sections import added, file_keys, lacking_extras
 from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
-    MCP,
     STARTABLE,
     Adapter,
     Config,
-    Ctx,
     Engines,
     Model,
     Placing,
@@ -37,16 +33,13 @@ from gateway.config.values import (
     PullSource,
     RequestFields,
     Residence,
-    Rooms,
     Runtime,
     Scale,
     Server,
     Spread,
     Tier,
 )
-
-TOOL_FAMILIES = ("aggregate", "curl", "data", "describe", "find", "room", "tool")
-"""First parts of the names of our own tools."""
+from gateway.feature import imported, installed
 
 PLUGINS = "PYDANTIC_DISABLE_PLUGINS"
 """pydantic's variable: "__all__" looks for none."""
@@ -82,14 +75,14 @@ def is_public(path: KeyPath) -> bool:
 Value = TypeVar("Value", bound=Struct)
 
 
-def build(document: Document, state_dir: Path, environ: Mapping[str, str]) -> Config | None:
+def build(document: Document, state_dir: Path) -> Config | None:
     """The configuration, valid only if the document has no problems; None if the file is too broken.
 
-    state_dir: default of that key. environ: where to look for the servers' keys.
+    state_dir: default of that key.
     """
     folder = _models_dir(document)
     file = _validated(document, folder)
-    return _Build(document, file, folder, state_dir, environ).config() if file else None
+    return _Build(document, file, folder, state_dir).config() if file else None
 
 
 def _models_dir(document: Document) -> Path:
@@ -125,7 +118,7 @@ def _file(data: dict[str, Any], folder: Path) -> Any:
     before = os.environ.get(PLUGINS)
     os.environ[PLUGINS] = "__all__"
     try:
-        return file_keys().form.model_validate(data, context={"folder": folder})
+        return file_keys(frozenset(data)).form.model_validate(data, context={"folder": folder})
     finally:
         if before is None:
             del os.environ[PLUGINS]
@@ -160,14 +153,12 @@ class _Build:
     file, and the entries of models and runtimes: what pydantic made of `Keys`, with None for what the file omits.
     """
 
-    def __init__(
-        self, document: Document, file: Any, folder: Path, state_dir: Path, environ: Mapping[str, str]
-    ) -> None:
+    def __init__(self, document: Document, file: Any, folder: Path, state_dir: Path) -> None:
         self.document = document
-        self.environ = environ
         self.state_dir = state_dir
         self.file = file
         self.folder = folder
+        self.sections = {key: section for key in added(document.data) if (section := getattr(file, key)) is not None}
 
     def config(self) -> Config:
         file, document = self.file, self.document
@@ -192,13 +183,7 @@ class _Build:
             self.no_password(("store",))
         if file.prompts is not None and file.prompts.share is not None:
             self.no_password(("prompts", "share"))
-        ctx, engines = file.ctx or Ctx(), file.engines or Engines()
-        self.ctx(ctx, models)
-        self.groups(engines)
-        self.rooms(file.rooms or Rooms())
-        self.mcp(file.mcp or MCP())
-        if file.cluster is not None:
-            self.cluster()
+        self.groups(file.engines or Engines())
         config = _value(
             Config,
             file,
@@ -207,15 +192,14 @@ class _Build:
             models_dir=self.folder if file.models_dir is not None else None,
             server=self.server(file.server or Server()),
             state_dir=file.state_dir or self.state_dir,
-            sections=of_features(file),
+            sections=self.sections,
             from_variables=self.secrets(()),
-            notes=tuple(document.notes),
         )
         self.own_address(models, config.server)
-        if ctx.enabled:
-            for misfit in projection(config).misfits:
-                self.problem(misfit.at, misfit.message, misfit.cure)
-        return config
+        for feature in installed():
+            if feature.settle is not None and feature.sections.keys() & self.sections.keys():
+                config = imported(feature.settle)(document, config)
+        return replace(config, notes=tuple(document.notes))
 
     def no_password(self, at: KeyPath) -> None:
         """Refuses a URL with a literal password: people share the file, and commands show it."""
@@ -224,27 +208,6 @@ class _Build:
         if at_sign and password and not re.fullmatch(r"\$\{[A-Za-z_]\w*(:-)?\}", password):
             cure = "write ${NAME} in its place and set that environment variable"
             self.problem(at, f"{explain.dotted(at)}: a password can't be in the file", cure)
-
-    def ctx(self, ctx: Ctx, models: dict[str, Model]) -> None:
-        """Also sets the `api_key` of models with a credential."""
-        for name, settings in ctx.models.items():
-            at: KeyPath = ("ctx", "models", name)
-            if name not in models:
-                cure = explain.did_you_mean(name, models) or f"models: {', '.join(models)}"
-                self.problem(at, f"ctx.models: there is no model {name}", cure, key=True)
-            elif settings.credential is not None and models[name].api_key is None:
-                models[name] = replace(models[name], api_key=self.credential(settings.credential, at))
-        for name in ctx.agents:
-            if not is_component(name):
-                self.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
-
-    def credential(self, name: str, at: KeyPath) -> SecretStr | None:
-        """None if there is none: requests for the model then fail as not configured."""
-        try:
-            return credential(name, self.environ)
-        except BadSecret as error:
-            self.document.note((*at, "credential"), f"{explain.dotted((*at, 'credential'))}: {error}; {error.cure}")
-            return None
 
     def model(self, name: str, entry: Any) -> Model:
         at: KeyPath = ("models", name)
@@ -435,48 +398,6 @@ class _Build:
             self.document.note(("server", "host"), f"server.host: {problem}, unless `ctxgate keys add` made one")
         return server
 
-    def rooms(self, rooms: Rooms) -> None:
-        names = list(self.document.data["models"])
-        if (summary := rooms.tools.summary_model) not in (None, DEFAULT, *names):
-            self.problem(
-                ("rooms", "tools", "summary_model"),
-                f"rooms.tools.summary_model: there is no model {summary}",
-                f"{explain.did_you_mean(str(summary), names)} models: {', '.join(names)}".strip(),
-            )
-        if "local" in rooms.providers:
-            at: KeyPath = ("rooms", "providers", "local")
-            self.problem(at, "rooms.providers: local is the gateway itself", "choose another name", key=True)
-        state = (self.file.state_dir or self.state_dir).resolve()
-        for name, mount in rooms.mounts.items():
-            if mount.path.is_relative_to(state) or state.is_relative_to(mount.path):
-                at = ("rooms", "mounts", name, "path")
-                cure = "mount another folder, or move state_dir"
-                self.problem(at, f"{explain.dotted(at)}: it contains the gateway's own state, with its keys", cure)
-        for name, template in rooms.templates.items():
-            for key, named, choices in (
-                ("model", () if template.provider else (template.model,), names),
-                ("provider", (template.provider,), rooms.providers),
-                ("mounts", template.mounts, rooms.mounts),
-            ):
-                for value in filter(None, named):
-                    if value not in (DEFAULT, "local", *choices):
-                        at = ("rooms", "templates", name, key)
-                        cure = f"{explain.did_you_mean(value, choices)} there are: {', '.join(choices) or 'none'}"
-                        self.problem(at, f"{explain.dotted(at)}: there is no {key.rstrip('s')} {value}", cure.strip())
-
-    def mcp(self, mcp: MCP) -> None:
-        for name, server in mcp.servers.items():
-            at: KeyPath = ("mcp", "servers", name)
-            if name in TOOL_FAMILIES:
-                what = f"mcp.servers: {name} is the name of tools of ctxgate"
-                self.problem(at, what, "choose another name", key=True)
-            if bool(server.command) == (server.url is not None):
-                what = f"mcp.servers.{name} needs a command or a url, and not both"
-                self.problem(at, what, "give one of them", key=True)
-            for key, needs in (("env", "command"), ("pass_env", "command"), ("headers", "url")):
-                if getattr(server, key) and not getattr(server, needs):
-                    self.problem((*at, key), f"mcp.servers.{name}.{key} belongs to a {needs}", "remove it", key=True)
-
     def other_names(self, models: Mapping[str, Model]) -> None:
         """Checks that each name means one model, and each fallback is another model."""
         taken = {name: (name, -1) for name in models}
@@ -520,7 +441,7 @@ class _Build:
         keys = [key for key in ("nodes", "placement") if getattr(entry, key) is not None]
         keys += ["replicas"] if isinstance(scale, Scale | str) else []
         for key in keys:
-            if self.file.cluster is None:
+            if "cluster" not in self.sections:
                 name = explain.dotted((*at, key))
                 self.problem((*at, key), f"{name} is for a cluster, and there is none", "add cluster:", key=True)
             elif entry.path is None:
@@ -534,15 +455,6 @@ class _Build:
             self.problem((*at, "replicas"), f"{explain.dotted((*at, 'replicas'))}: min is above max", "raise max")
         least = max(least, int(bool(entry.preload)))
         return Spread(min=least, max=most, nodes=entry.nodes or {}, placing=placing)
-
-    def cluster(self) -> None:
-        if not (self.file.store or "").startswith("postgresql://"):
-            self.problem(
-                ("cluster",),
-                "cluster: the machines share their state in PostgreSQL, and store: names none",
-                "add store: postgresql://user:${PASSWORD}@host/database",
-                key=True,
-            )
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Notes ports that two models share, as in files that swap models on one port."""

@@ -6,19 +6,25 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.config.values import Config, Model
+from gateway.feature import installed
 
 Effect = Literal["added", "removed", "restarts", "settings"]
 """restarts: the engine drains, and the next request starts a new one. settings: running engines keep running."""
 
 AT_START = (
     *("server.host", "server.port", "server.uds", "server.tls"),
-    *("ctx.enabled", "ctx.root", "state_dir", "store", "rooms", "batches", "cluster"),
+    *("state_dir", "store"),
     "prompts.share",
     *("log.traces", "log.trace_content"),
 )
-"""Keys that only a restart of the gateway applies."""
+
+
+def at_start() -> tuple[str, ...]:
+    """Keys that only a restart of the gateway applies."""
+    return (*AT_START, *(key for feature in installed() for key in feature.at_start))
 
 
 class Change(Struct, frozen=True):
@@ -56,8 +62,28 @@ def difference(old: Config, new: Config) -> Difference:
         if (change := _model(name, old.models.get(name), new.models.get(name))) is not None
     ]
     changed = [*_top(old, new)]
-    at_start = tuple(change for change in changed if change.key in AT_START)
-    return Difference(tuple(models), tuple(change for change in changed if change not in at_start), at_start)
+    fixed = tuple(change for change in changed if change.key in at_start())
+    return Difference(tuple(models), tuple(change for change in changed if change not in fixed), fixed)
+
+
+def kept(running: Config, config: Config) -> Config:
+    """`config`, except for values that a running gateway can't change: these stay."""
+    for key in at_start():
+        name, _, inner = key.partition(".")
+        if name in Config.__struct_fields__:
+            config = replace(config, **{name: _kept(getattr(running, name), getattr(config, name), inner)})
+        else:
+            section = _kept(running.sections.get(name), config.sections.get(name), inner)
+            config = replace(config, sections={**config.sections, name: section})
+    return replace(config, sections={key: section for key, section in config.sections.items() if section is not None})
+
+
+def _kept(old: Any, new: Any, inner: str) -> Any:
+    """The new value with the old one's field. inner: "" stands for all of it."""
+    if not inner or (old is None and new is None):
+        return old
+    kind = type(new if old is None else old)
+    return replace(kind() if new is None else new, **{inner: getattr(kind() if old is None else old, inner)})
 
 
 def launch(model: Model) -> tuple[object, ...]:
@@ -102,13 +128,19 @@ def _fields(old: Any, new: Any, prefix: str = "") -> Iterator[Change]:
 def _top(old: Config, new: Config) -> Iterator[Change]:
     if old.active_model != new.active_model:
         yield Change("active_model", old.active_model, new.active_model)
-    for section in ("server", "engines", "log", "prompts", "ctx"):
+    for section in ("server", "engines", "log", "prompts"):
         yield from _fields(getattr(old, section), getattr(new, section), f"{section}.")
-    for key in ("state_dir", "store", "rooms", "batches", "mcp", "cluster"):
+    for key in ("state_dir", "store"):
         if getattr(old, key) != getattr(new, key):
             yield Change(key)
     for key in dict.fromkeys([*old.sections, *new.sections]):
-        if old.sections.get(key) != new.sections.get(key):
+        before, after = old.sections.get(key), new.sections.get(key)
+        kind: Any = type(before if after is None else after)
+        if before == after:
+            continue
+        if any(name.startswith(f"{key}.") for name in at_start()):
+            yield from _fields(before or kind(), after or kind(), f"{key}.")
+        else:
             yield Change(key)
 
 

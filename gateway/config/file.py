@@ -57,11 +57,13 @@ class Keys:
     @cached_property
     def form(self) -> type[BaseModel]:
         """A class with an attribute for each key, None where the file gives none."""
-        from pydantic import ConfigDict, create_model
+        from pydantic import ConfigDict, Field, create_model
 
         from gateway.config import fields
 
-        keys: dict[str, Any] = {name: (kind | None, None) for name, kind in self.more.items()}
+        keys: dict[str, Any] = {
+            name: (kind | None, Field(default=None, description=kind.__doc__)) for name, kind in self.more.items()
+        }
         for kind in reversed(self.kinds):
             names = {**vars(fields), **vars(sys.modules[kind.__module__])}
             hints, required = get_type_hints(kind, localns=names, include_extras=True), without_default(kind)

@@ -59,4 +59,4 @@ def _read(path: Path, environ: Mapping[str, str], text: str | None) -> tuple[Con
 
     document = read(path.absolute(), environ, text)
     normalise(document)
-    return build(document, USER.user_state_path, environ), document.problems
+    return build(document, USER.user_state_path), document.problems

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
-from typing import Any
 
 from gateway.config.file import Entry, Keys
 from gateway.config.source import Document
@@ -15,40 +14,37 @@ from gateway.feature import imported, installed, lacking
 log = logging.getLogger("ctxgate")
 
 
-@cache
-def added() -> Mapping[str, type[Entry]]:
-    """The sections that `Config` doesn't have itself. One that can't be loaded is left out, and the log says so."""
+def names() -> dict[str, str]:
+    """Key → import string of its class."""
+    return {key: name for feature in reversed(installed()) for key, name in feature.sections.items()}
+
+
+def added(keys: Iterable[str]) -> dict[str, type[Entry]]:
+    """The classes of those of the keys that are sections. One that can't be loaded is left out, and the log says so."""
     found: dict[str, type[Entry]] = {}
-    for feature in installed():
-        for key, name in feature.sections.items():
-            if key in Config.__struct_fields__:
-                continue
+    for key, name in names().items():
+        if key in keys and key not in Config.__struct_fields__:
             try:
                 entry = imported(name)
                 if not issubclass(entry, Entry):
                     raise TypeError(f"{name} is no gateway.config.file.Entry")
             except Exception as error:  # noqa: BLE001 - code of others must not keep the gateway from starting
-                log.error("%s of the feature %s: %s: %s", key, feature.name, type(error).__name__, error)
+                log.error("the section %s, %s: %s: %s", key, name, type(error).__name__, error)
             else:
-                found.setdefault(key, entry)
+                found[key] = entry
     return found
 
 
 @cache
-def file_keys() -> Keys:
-    """All keys at the top of the file."""
+def file_keys(sections: frozenset[str] | None = None) -> Keys:
+    """The keys at the top of a file with these sections of features; None: with all that there are."""
     return Keys(
         "File",
         *(FileKeys, Config),
         without=("source", "sections", "from_variables", "notes"),
-        more=added(),
+        more=added(names() if sections is None else sections),
         about="_models/config.yaml of ctxgate",
     )
-
-
-def of_features(file: Any) -> dict[str, Entry]:
-    """The sections that features add and that the file has."""
-    return {key: section for key in added() if (section := getattr(file, key)) is not None}
 
 
 def lacking_extras(document: Document) -> Iterator[tuple[str, str]]:

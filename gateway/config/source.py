@@ -64,6 +64,7 @@ class Filled(str):
 @dataclass(slots=True)
 class Document:
     file: Path
+    environ: Mapping[str, str]
     data: dict[str, Any] = field(default_factory=dict)
     problems: list[Problem] = field(default_factory=list)
     notes: list[Problem] = field(default_factory=list)
@@ -116,7 +117,7 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
     text: read this instead of the file's content.
     Raises ConfigError if the file can't be read or isn't YAML; collects other problems in the document.
     """
-    document = Document(file)
+    document = Document(file, os.environ if environ is None else environ)
     text = _text(file) if text is None else text
     try:
         root = yaml.compose(text, Loader=_Loader)
@@ -134,7 +135,7 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
                 ),
             )
         )
-    document.data = _Reader(document, os.environ if environ is None else environ).value(root, ())
+    document.data = _Reader(document).value(root, ())
     return document
 
 
@@ -190,10 +191,10 @@ def _syntax(file: Path, text: str, error: yaml.YAMLError) -> Problem:
 
 
 class _Reader(SafeConstructor):
-    def __init__(self, document: Document, environ: Mapping[str, str]) -> None:
+    def __init__(self, document: Document) -> None:
         super().__init__()
         self.document = document
-        self.environ = environ
+        self.environ = document.environ
         self.nodes = 0
         self.open: set[int] = set()
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from msgspec import Struct, field
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from gateway.config.fields import (
         NUMBER,
-        AllowedHost,
         Argument,
         BaseURL,
         Bytes,
@@ -32,32 +31,25 @@ if TYPE_CHECKING:
         Command,
         Count,
         Days,
-        DriverName,
         ExtraBody,
         FilePath,
-        Folder,
         ForceParams,
         GroupName,
-        HeaderName,
         Many,
-        MCPName,
         Memory,
         ModelName,
         Origin,
         Port,
-        ProviderURL,
         RuntimeName,
         Saving,
         Seconds,
         Secret,
-        SecretText,
         ServedHost,
         Share,
         StripParams,
         Text,
         Tokens,
         ToolCallFormat,
-        UserID,
         VariableName,
         Wait,
     )
@@ -76,8 +68,8 @@ Placing = Literal["spread", "pack"]
 
 LogFormat = Literal["text", "json"]
 LogLevel = Literal["debug", "info", "warning", "error"]
-UseCase = Literal["default", "exec", "socket", "agent"]
-"""How a caller uses a model object; `default` covers uses without a route of their own."""
+
+Section = TypeVar("Section", bound=Entry)
 
 STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
 """Runtimes whose engines the gateway starts from a model's `path`."""
@@ -464,265 +456,6 @@ class Log(Entry, frozen=True, kw_only=True):
     """Whether spans contain prompts and answers."""
 
 
-class CtxModel(Entry, frozen=True, kw_only=True):
-    """How one model appears in `/ctx`."""
-
-    object: Annotated[str, StringConstraints(pattern=r"^[^/]+/[^/]+$")] | None = None
-    """Its name there, provider/model; if omitted: its maker or its server's host, and its name."""
-    session: Literal["none", "socket"] = "socket"
-    """socket: it has a .sock for conversations; none: it is only executable."""
-    driver: Mapping[UseCase, Annotated[Many[DriverName], Field(min_length=1)]] = {}
-    """Drivers for each use, the preferred one first; if omitted: those that fit the runtime."""
-    credential: Annotated[str, StringConstraints(pattern=r"^[A-Za-z][A-Za-z0-9_-]*$")] | None = None
-    """NAME of its server's key if there is no api_key: variable NAME_API_KEY, else account default of service
-    cortexfs:NAME in the keychain."""
-
-
-class CtxTools(Entry, frozen=True, kw_only=True):
-    """Which tools may run: those within `access` that `allow` matches and `deny` doesn't; names may be globs."""
-
-    access: Literal["read", "edit", "full"] = "full"
-    """Each level includes those before it."""
-    allow: Many[Text] = ("*",)
-    """Names or globs; if omitted: all."""
-    deny: Many[Text] = ()
-    """Names or globs."""
-
-
-class AgentTools(CtxTools, frozen=True, kw_only=True):
-    """Which tools an agent may run."""
-
-    access: Literal["read", "edit", "full"] = "read"
-    """Each level includes those before it."""
-
-
-class CtxAgent(Entry, frozen=True, kw_only=True):
-    """An agent of `/ctx`: a model, its instructions, and the tools that it may run in its caller's folder."""
-
-    model: Text = "main"
-    """An object, an alias in model/, or a model of this file; if omitted: main."""
-    description: Text = ""
-    """What it is for."""
-    instructions: Text = ""
-    """The system message."""
-    tools: AgentTools = AgentTools()
-    """Its tools; if omitted: those that only read."""
-    turn_seconds: Seconds | None = None
-    """Time limit of a task."""
-    turn_model_calls: Annotated[int, Field(ge=1, le=1000), NUMBER] | None = None
-    """Model calls that a task may make."""
-    turn_tool_calls: Annotated[int, Field(ge=0, le=1000), NUMBER] | None = None
-    """Tool calls that a task may make."""
-    turn_output_tokens: Annotated[int, Field(ge=1), NUMBER] | None = None
-    """Tokens over all model calls of a task. Limits wider than those of rooms have no effect."""
-
-
-class Ctx(Entry, frozen=True, kw_only=True):
-    """Models as executable objects in the file system."""
-
-    enabled: bool = False
-    """Maintain the tree and serve its objects."""
-    compile: bool = True
-    """Compile the program that runs objects, if there is a C compiler; else it is Python."""
-    root: FilePath | None = None
-    """Folder of the tree; $CTX_ROOT overrides it; if omitted: /ctx if writable, else ctx in $XDG_RUNTIME_DIR."""
-    aliases: Mapping[Text, Text] = {}
-    """Names in model/ for models of this file, or for objects."""
-    users: Mapping[UserID, Mapping[Text, Text]] = {}
-    """The same in home/UID/model/ for each user, by "UID"."""
-    session_days: Days | None = None
-    """Delete a session after this many days without a message; if omitted: never."""
-    models: Mapping[Text, CtxModel] = {}
-    """Settings by model."""
-    agents: Mapping[Text, CtxAgent] = {}
-    """Agents by name."""
-    tools: CtxTools = CtxTools()
-    """Which tools in tool/ may be executed; if omitted: all."""
-
-
-class RoomTools(Entry, frozen=True, kw_only=True):
-    """Limits of the tools of a room's model."""
-
-    allow_hosts: Many[AllowedHost] = ()
-    """Hosts that curl.* may fetch from even on this machine: host, host:port, host:* or *.domain; without a port: 80
-    and 443."""
-    public_hosts: bool = True
-    """Let curl.* fetch from any host with a public address."""
-    fetch_max_bytes: Bytes = 2 * 1024 * 1024
-    """Longest response that curl.* accepts."""
-    fetch_timeout_seconds: Seconds = 20.0
-    """How long curl.* waits at most."""
-    summary_model: Text | None = None
-    """Writes the summaries of old turns and of curl.summarize; if omitted: the chat model with the smallest weights on
-    this machine."""
-    max_result_chars: Annotated[int, Field(ge=1000), NUMBER] = 20_000
-    """How many characters of a result the model gets."""
-    files_max_bytes: Bytes = 64 * 1024 * 1024
-    """Total size of a room's files."""
-    files_max_count: Annotated[int, Field(ge=1, le=100_000), NUMBER] = 1000
-    """Files and folders that a room may have."""
-    files_max_depth: Annotated[int, Field(ge=1, le=64), NUMBER] = 16
-    """Depth of nested folders in a room."""
-    records_max_count: Annotated[int, Field(ge=1), NUMBER] = 10_000
-    """Records that a tenant may have, including trash."""
-    record_max_bytes: Bytes = 64 * 1024
-    """Longest record."""
-
-
-class RoomMount(Entry, frozen=True, kw_only=True):
-    """A folder of this machine that rooms may mount as `/mnt/NAME`."""
-
-    path: Folder
-    """The folder."""
-    access: Literal["read", "edit"] = "read"
-    """edit: rooms may change its contents."""
-    tenants: Many[Text] = ()
-    """Tenants whose rooms may mount it; if omitted: local."""
-    quota_bytes: Bytes = 1024**3
-    """Size of its files at which rooms can't write any more."""
-    quota_count: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 100_000
-    """Files and folders at which rooms can't create any more."""
-
-
-class RoomTemplate(Entry, frozen=True, kw_only=True):
-    """The initial settings of a room made by /llm/factory; the fields are those of a room and of its one actor."""
-
-    description: Text | None = None
-    """What such a room is for; shown in the list."""
-    purpose: Text | None = None
-    """The room's purpose."""
-    prompt: Text | None = None
-    """The first part of its model's system message."""
-    model: Text | None = None
-    """The model; if omitted: the active one."""
-    provider: GroupName | None = None
-    """A name from rooms.providers."""
-    skills: Many[Text] = ()
-    """Skills that the system message lists."""
-    access: Literal["read", "edit", "full"] | None = None
-    """Tools; if omitted: none."""
-    allow: Many[Text] = ()
-    """Only these of the tools; globs."""
-    deny: Many[Text] = ()
-    """None of these tools; globs."""
-    mounts: Many[GroupName] = ()
-    """Names from rooms.mounts."""
-    after_turn: Literal["idle", "sleep", "release"] = "idle"
-    """What the room does after an answer."""
-    idle_seconds: Seconds | None = None
-    """Seconds until an idle room sleeps."""
-    bounds: Mapping[Literal["wall_seconds", "model_calls", "tool_calls", "output_tokens"], Count] = {}
-    """Limits of each turn."""
-
-
-class Rooms(Entry, frozen=True, kw_only=True):
-    """Rooms below /llm/room. A room may tighten the limits of its turns, never widen them."""
-
-    max_rooms: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 1000
-    """Rooms that a tenant may have, not counting released ones."""
-    idle_seconds: Seconds = 300.0
-    """A room sleeps after this many seconds without a message."""
-    released_days: Days | None = None
-    """Delete a released room, with messages, events and files, after this many days; if omitted: never."""
-    turn_seconds: Seconds = 300.0
-    """How long a turn may take."""
-    turn_model_calls: Count = 16
-    """Model calls that a turn may make."""
-    turn_tool_calls: Count = 32
-    """Tool calls that a turn may make."""
-    turn_output_tokens: Tokens = 8192
-    """Tokens that the model may write in a turn."""
-    turn_retries: Annotated[int, Field(ge=0, le=20), NUMBER] = 3
-    """How often in a row to retry a model call that failed temporarily."""
-    providers: Mapping[GroupName, ProviderURL] = {}
-    """OpenAI-compatible servers that actors may use, as name: base URL; the user needs a secret whose metadata.provider
-    is the name."""
-    secret_key_file: FilePath | None = None
-    """File with the key that encrypts users' secrets; if omitted: the system's keychain."""
-    tools: RoomTools = RoomTools()
-    """Limits of the model's tools."""
-    mounts: Mapping[GroupName, RoomMount] = {}
-    """Folders of this machine that rooms may mount as /mnt/NAME, by name."""
-    templates: Mapping[GroupName, RoomTemplate] = {}
-    """Templates of /llm/factory, by name."""
-
-
-class MCPServer(Entry, frozen=True, kw_only=True):
-    """A tool server that speaks the Model Context Protocol: a command or a URL."""
-
-    command: Command = ()
-    """Starts the server, which speaks MCP over stdio."""
-    url: ProviderURL | None = None
-    """Address of a server that speaks streamable HTTP."""
-    env: Mapping[VariableName, SecretText] = {}
-    """Variables for the command; write a secret as ${NAME}."""
-    pass_env: Many[VariableName] = ()
-    """Variables of the gateway to pass to the command besides PATH, HOME and the like."""
-    headers: Mapping[HeaderName, SecretText] = {}
-    """Headers of the requests to the URL; write a secret as ${NAME}."""
-    allow: Many[Text] | None = None
-    """Which of its tools to offer, as names or globs; if omitted: all."""
-    access: Literal["read", "edit", "full"] | None = None
-    """What a policy must grant for its tools; if omitted: read for those that the server marks as read-only, edit for
-    all others."""
-    start_seconds: Seconds = 30.0
-    """How long it may take to start."""
-    call_seconds: Seconds = 60.0
-    """How long a call may take."""
-    idle_seconds: Seconds = 300.0
-    """It stops after this time without a call."""
-    at_a_time: Annotated[int, Field(ge=1, le=64), NUMBER] = 4
-    """Calls at a time."""
-
-
-class MCP(Entry, frozen=True, kw_only=True):
-    """Tool servers that speak the Model Context Protocol."""
-
-    servers: Mapping[MCPName, MCPServer] = {}
-    """The servers by name; their tools are called NAME.tool."""
-
-
-class Batches(Entry, frozen=True, kw_only=True):
-    """Files and batches below /v1/files and /v1/batches."""
-
-    at_a_time: Annotated[int, Field(ge=1, le=1024), NUMBER] = 4
-    """Requests of all batches that run at a time."""
-    max_lines: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 50_000
-    """Requests in one batch."""
-    storage_max_bytes: Bytes = 1024**3
-    """Total size of a user's files; the answers of running batches count, too."""
-    days: Days = 30.0
-    """Days to keep files and ended batches."""
-
-
-class ClusterTLS(Entry, frozen=True, kw_only=True):
-    """PEM files for https between engines and gateways."""
-
-    cert_file: FilePath
-    """Certificate of the node's engines."""
-    key_file: FilePath
-    """Its private key."""
-    ca_file: FilePath | None = None
-    """Authorities that gateways trust; if omitted: the system's."""
-
-
-class Cluster(Entry, frozen=True, kw_only=True):
-    """Several machines that share their engines; needs store: postgresql://… See docs/cluster.md."""
-
-    ray: Annotated[str, StringConstraints(pattern=r"^(auto|(ray://)?[^/\s]+:\d+)$")] = "auto"
-    """auto: the Ray node of this machine; or host:port, or ray://host:port."""
-    gateway_url: Annotated[str, StringConstraints(pattern=r"^https?://\S+$")] = "http://{host}:4000"
-    """Where other machines reach this machine's gateway; {host} is this machine's address."""
-    host: Text | None = None
-    """This machine's address; if omitted: the one from which it reaches the database."""
-    weights: FilePath | None = None
-    """Shared folder with weights, by SHA-256; nodes look there before they pull a model."""
-    idle_seconds: Seconds = 300.0
-    """Stop a replica that hasn't been needed for this many seconds."""
-    tls: ClusterTLS | None = None
-    """https between gateways and engines."""
-
-
 class Pull(Entry, frozen=True, kw_only=True):
     """Source of the weights for `ctxgate pull`: exactly one of hub, package and ollama."""
 
@@ -829,20 +562,10 @@ class Config(Entry, frozen=True, kw_only=True):
     """Prompts that engines have read, saved on disk across swaps and restarts."""
     engines: Engines = Engines()
     """Settings for all engines that the gateway starts."""
-    ctx: Ctx = Ctx()
-    """Models as executable objects in the file system."""
     state_dir: FilePath = field(default_factory=lambda: USER.user_state_path)
     """The gateway's own folder; if omitted: ctxgate in the user's state folder."""
-    rooms: Rooms = Rooms()
-    """Rooms, below /llm/room."""
-    batches: Batches = Batches()
-    """Files and batches, below /v1."""
-    mcp: MCP = MCP()
-    """Tool servers that speak the Model Context Protocol."""
-    cluster: Cluster | None = None
-    """Several machines that share their engines, which Ray places."""
     sections: Mapping[str, Any] = {}
-    """The sections that features add: see `gateway.feature.Feature.sections`."""
+    """The sections of features that the file has: see `gateway.feature.Feature.sections`."""
     store: Annotated[str, StringConstraints(pattern=r"^(sqlite:///|postgresql://).+")] | None = None
     """Database of sessions, responses, batches and rooms: sqlite:///file or postgresql://…; if omitted: an SQLite file
     in state_dir. Write a password as ${VARIABLE}."""
@@ -856,6 +579,11 @@ class Config(Entry, frozen=True, kw_only=True):
         hidden = ("store", "sections")
         shown = (f"{name}={getattr(self, name)!r}" for name in self.__struct_fields__ if name not in hidden)
         return f"Config({', '.join(shown)})"
+
+    def section(self, kind: type[Section]) -> Section:
+        """The section of that class; its defaults if the file has none."""
+        found = (section for section in self.sections.values() if isinstance(section, kind))
+        return next(found, None) or kind()
 
     @property
     def secrets(self) -> set[SecretStr]:

@@ -9,10 +9,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from msgspec.structs import replace
-
 from gateway.config import Config, ConfigError, Model, Problem
-from gateway.config.diff import Difference, ModelChange, difference
+from gateway.config.diff import Difference, ModelChange, difference, kept
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -60,7 +58,7 @@ class Reloader:
             self.problems = ()
             running = self._gateway.config
             self.pending = tuple(change.key for change in planned.at_start)
-            self._gateway.apply(_with_fixed_values(running, config))
+            self._gateway.apply(kept(running, config))
             self.applied_at = time.time()
             self.reloads += 1
             for line in describe(planned):
@@ -130,20 +128,6 @@ EFFECTS = {
 
 def _listed(change: ModelChange) -> str:
     return f" ({', '.join(map(str, change.changes))})" if change.changes else ""
-
-
-def _with_fixed_values(running: Config, config: Config) -> Config:
-    """`config`, except for values that a running gateway can't change: these stay."""
-    old = running.server
-    return replace(
-        config,
-        server=replace(config.server, host=old.host, port=old.port, uds=old.uds),
-        ctx=replace(config.ctx, enabled=running.ctx.enabled, root=running.ctx.root),
-        state_dir=running.state_dir,
-        store=running.store,
-        rooms=running.rooms,
-        cluster=running.cluster,
-    )
 
 
 def _signature(file: Path) -> tuple[int, int, int] | None:

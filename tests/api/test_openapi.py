@@ -18,8 +18,9 @@ from uvicorn.importer import import_from_string
 from gateway.api import chat, health, routes
 from gateway.api.openapi import description
 from gateway.app import build
-from gateway.config import Config, Model, Rooms
+from gateway.config import Config, Model
 from gateway.feature import Routes
+from gateway.features.agents.settings import Rooms
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -46,7 +47,7 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         models={"echo": echo, "vectors": Model(name="vectors", role="embedding", runtime="echo")},
         state_dir=state,
         # This machine may have no keychain.
-        rooms=Rooms(secret_key_file=state / "key"),
+        sections={"rooms": Rooms(secret_key_file=state / "key")},
     )
     with ExitStack() as stack:
         yield stack.enter_context(serve(build(config), lifespan="on", http=FAST))

@@ -10,7 +10,7 @@ import pytest
 from openai import AsyncOpenAI
 from openai.types.responses.response_output_item import McpCall, McpListTools
 
-from gateway.config import MCPServer, Rooms
+from gateway.features.agents.settings import MCPServer, Rooms
 from tests.api.asking import frames
 from tests.api.test_websocket import opened, turn
 from tests.gateway.client import Answer

@@ -15,9 +15,10 @@ from openai import APIStatusError, AsyncOpenAI, BadRequestError, ConflictError, 
 from openai.types import Batch
 
 from gateway.app import build
-from gateway.config import Batches, Config, Model, Server
+from gateway.config import Config, Model, Server
 from gateway.features.batches.batch_store import BatchStore
 from gateway.features.batches.objects import WINDOW_SECONDS
+from gateway.features.batches.settings import Batches
 from gateway.server.keys import FILE, KeyFile
 from tests.api.conftest import real as real  # a fixture
 from tests.gateway.double import Double, Exchange, Json, Script, answers, completion, endless
@@ -50,7 +51,7 @@ async def gateway(folder: Path, *scripts: Script, **batches: Any) -> AsyncIterat
             active_model="echo",
             models=models,
             server=Server(**NO_COMMENTS),
-            batches=Batches(**batches),
+            sections={"batches": Batches(**batches)},
             state_dir=folder,
         )
         serving = serve(build(config), lifespan="on", http=FAST)

@@ -8,10 +8,10 @@ from typing import get_args
 
 import pytest
 
-from gateway.config import Batches
 from gateway.features.batches import lines, runner
 from gateway.features.batches.batch_store import MOST_OPEN
 from gateway.features.batches.objects import MOST_FAULTS, UNANSWERED, WINDOW_SECONDS, Endpoint
+from gateway.features.batches.settings import Batches
 from tests.cli.commands import config, serving
 from tests.cli.test_commands import answering
 from tests.ports import free_port

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from gateway.config import ConfigError, Model, PullSource, load
-from gateway.config.values import Cluster, ClusterTLS, Spread
+from gateway.config.values import Spread
 from gateway.errors import ProviderInvalidResponse
 from gateway.features.cluster.check import check
+from gateway.features.cluster.settings import Cluster, ClusterTLS
 from gateway.features.cluster.values import fingerprint, placeable
 from gateway.features.cluster.weights import in_folder, provide
 from gateway.features.models.pull.files import digest
@@ -62,7 +63,7 @@ def test_what_contradicts_itself(tmp_path: Path, model: str, top: str, problem: 
 def test_tls_names_its_files(tmp_path: Path) -> None:
     top = TOP.replace("gateway_url", "tls: {cert_file: a.pem, key_file: a.key}, ray: 'ray://head:10001', gateway_url")
     read(tmp_path, "", top)
-    cluster = load(tmp_path / "config.yaml", {}).cluster
+    cluster = load(tmp_path / "config.yaml", {}).section(Cluster)
     assert cluster == Cluster(
         ray="ray://head:10001", tls=ClusterTLS(cert_file=tmp_path / "a.pem", key_file=tmp_path / "a.key")
     )

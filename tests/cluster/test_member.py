@@ -13,12 +13,12 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import Config, Engines, Model
-from gateway.config.values import Cluster
 from gateway.core import Gateway
 from gateway.errors import ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.features.cluster import tables
 from gateway.features.cluster.bus import Bus
 from gateway.features.cluster.member import Member, Pool
+from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, Load, Message, encode, fingerprint
 from gateway.services import Services
 from gateway.store import Store
@@ -58,7 +58,7 @@ async def member(store: Store, model: Model = MODEL, **engines: Any) -> AsyncIte
         active_model="m",
         models={"m": model},
         store=url,
-        cluster=Cluster(),
+        sections={"cluster": Cluster()},
         engines=Engines(**engines),
     )
     pool = Pool(config)

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 from gateway.config import ConfigError, Engines, Model, PullSource, Residence, Role, Rope, Runtime, Server, find, load
 from gateway.config.values import Group
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms
+from gateway.features.ctx.settings import Ctx
 from tests.patience import PATIENCE
 
 
@@ -338,10 +340,10 @@ def test_all_paths_start_at_models_dir(write: Any) -> None:
         {},
     )
     assert config.models["m"].replicas == ("unix:/home/ann/a", "unix:/b")
-    assert [config.models["m"].ca_file, config.server.uds, config.ctx.root] == [
+    assert [config.models["m"].ca_file, config.server.uds, config.section(Ctx).root] == [
         *map(Path, ("/d/ca.pem", "/d/s", "/d/ctx"))
     ]
-    assert (config.rooms.secret_key_file, config.state_dir) == (Path("/d/key"), Path("/home/ann/state"))
+    assert (config.section(Rooms).secret_key_file, config.state_dir) == (Path("/d/key"), Path("/home/ann/state"))
 
 
 def test_values_are_immutable(write: Any) -> None:
@@ -363,8 +365,9 @@ def test_values_are_immutable(write: Any) -> None:
         (),
         ("seed",),
     )
-    assert (config.server.cors_origins, config.rooms.tools.allow_hosts) == (("*",), ("a.example",))
-    assert (config.ctx.models["m"].driver, config.ctx.users) == ({"exec": ("debug",)}, {7: {"x": "m"}})
+    assert (config.server.cors_origins, config.section(Rooms).tools.allow_hosts) == (("*",), ("a.example",))
+    ctx = config.section(Ctx)
+    assert (ctx.models["m"].driver, ctx.users) == ({"exec": ("debug",)}, {7: {"x": "m"}})
 
 
 def test_variables(write: Any) -> None:
@@ -616,9 +619,10 @@ def test_a_start_builds_only_what_the_file_has(tmp_path: Path) -> None:
     script = (
         "import os, sys; from gateway.config import load; load(sys.argv[1])\n"
         "from gateway.config.file import keys_of; from gateway.config.values import *\n"
-        "print(*('form' in vars(keys_of(kind)) for kind in (Server, Rooms, Cluster, Pull)))\n"
+        "print(*('form' in vars(keys_of(kind)) for kind in (Server, Engines, Pull)))\n"
+        "print('gateway.features.agents.settings' in sys.modules)\n"
         "print(os.environ['PYDANTIC_DISABLE_PLUGINS'])"
     )
     command, environ = [sys.executable, "-c", script, str(file)], os.environ | {"PYDANTIC_DISABLE_PLUGINS": "theirs"}
     done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    assert done.stdout == "True False False False\ntheirs\n"
+    assert done.stdout == "True False False\nFalse\ntheirs\n"

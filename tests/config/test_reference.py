@@ -14,25 +14,10 @@ import yaml
 from gateway.config import Engines, Model, Prompts, Residence, Runtime, Server, load, schema
 from gateway.config.file import Entry, Keys, keys_of
 from gateway.config.sections import file_keys
-from gateway.config.values import (
-    MCP,
-    MODEL_KEYS,
-    RUNTIME_KEYS,
-    Adapter,
-    Batches,
-    Ctx,
-    CtxModel,
-    Draft,
-    Group,
-    Log,
-    MCPServer,
-    Pull,
-    RoomMount,
-    Rooms,
-    RoomTemplate,
-    RoomTools,
-    Rope,
-)
+from gateway.config.values import MODEL_KEYS, RUNTIME_KEYS, Adapter, Draft, Group, Log, Pull, Rope
+from gateway.features.agents.settings import MCP, MCPServer, RoomMount, Rooms, RoomTemplate, RoomTools
+from gateway.features.batches.settings import Batches
+from gateway.features.ctx.settings import Ctx, CtxModel
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 

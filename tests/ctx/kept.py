@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from gateway.config import Config, Model
-from gateway.config.values import Ctx, CtxModel
 from gateway.core import Gateway
 from gateway.features.ctx.live import LiveTree
+from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.services import Services
 from tests.gateway.double import Double
 from tests.patience import PATIENCE
@@ -65,7 +65,7 @@ async def keeping(
         source=folder / "config.yaml",
         active_model="echo",
         models=models,
-        ctx=Ctx(enabled=True, root=folder / "t", models=objects),
+        sections={"ctx": Ctx(enabled=True, root=folder / "t", models=objects)},
         state_dir=folder / "state",
         store=store,
     )

@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from gateway.config import load
-from gateway.config.values import CtxModel, UseCase
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
 from gateway.errors import CATEGORIES, Category, GatewayError, ProviderInvalidRequest, ProviderRateLimit
@@ -20,6 +19,7 @@ from gateway.features.ctx.agents.provider import provider
 from gateway.features.ctx.drivers.responses import request
 from gateway.features.ctx.execution import Execution
 from gateway.features.ctx.objects import ObjectName, Triple
+from gateway.features.ctx.settings import CtxModel, UseCase
 from gateway.features.ctx.sync import sync
 from gateway.provider import (
     AssistantMessage,
@@ -59,7 +59,7 @@ RESPONSES = (
 
 
 def route(**table: list[str]) -> CtxModel:
-    return CtxModel(object="acme/m", driver={use: tuple(names) for use, names in table.items()})  # type: ignore[misc]
+    return CtxModel(object="acme/m", driver={use: tuple(names) for use, names in table.items()})  # type: ignore[misc, arg-type]
 
 
 async def asked(kept: Kept, use: UseCase, **fields: Any) -> list[dict[str, Any]]:

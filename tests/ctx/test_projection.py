@@ -9,13 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import Config, ConfigError, Model, load
-from gateway.config.projection import ECHO, fitted, is_component, is_model_id, projection, provider
-from gateway.config.values import Ctx, CtxModel
+from gateway.features.ctx.projection import ECHO, fitted, is_component, is_model_id, projection, provider
+from gateway.features.ctx.settings import Ctx, CtxModel
 
 
 def config(*models: Model, active: str | None = None, ctx: Ctx | None = None) -> Config:
     by_name = {model.name: model for model in models}
-    return Config(source=Path("x"), active_model=active or models[0].name, models=by_name, ctx=ctx or Ctx())
+    return Config(
+        source=Path("x"), active_model=active or models[0].name, models=by_name, sections={"ctx": ctx or Ctx()}
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gateway.config.values import CtxModel
 from gateway.features.ctx.connection import MAX_FOLLOWING
+from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.features.ctx.sync import sync
 from normalizers import registry
 from tests.ctx.kept import eventually, keeping
@@ -324,7 +324,8 @@ async def test_a_reload_changes_the_tree(short: Path) -> None:
         async with kept.connect("debug/echo") as client:
             config = kept.gateway.config
             without = {name: model for name, model in config.models.items() if name != "m"}
-            kept.gateway.config = replace(config, models=without, ctx=replace(config.ctx, aliases={"code": "echo"}))
+            ctx = replace(config.section(Ctx), aliases={"code": "echo"})
+            kept.gateway.config = replace(config, models=without, sections={"ctx": ctx})
             await eventually(lambda: (kept.root / "model/code").is_symlink())
             await eventually(lambda: not (kept.root / "model/acme").exists())
             await client.ask(op="ping")

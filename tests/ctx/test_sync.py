@@ -14,11 +14,11 @@ from msgspec.structs import replace
 from pydantic import SecretStr
 
 from gateway.config import Config, Model
-from gateway.config.values import Ctx, CtxModel
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.ctx.launcher import launcher
 from gateway.features.ctx.listing import aliases
 from gateway.features.ctx.objects import ObjectName
+from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.features.ctx.sync import sync
 from gateway.features.ctx.tree import MAX_ROOT, find_root, objects
 from tests.conftest import ROOT
@@ -28,7 +28,10 @@ from tests.patience import PATIENCE
 def config(*names: str, **ctx: Any) -> Config:
     models = {name: Model(name=name, runtime="mlx", path=Path(f"/nowhere/{name}")) for name in names}
     return Config(
-        source=Path("x"), active_model=names[0], models=models, ctx=Ctx(enabled=True, **{"compile": False, **ctx})
+        source=Path("x"),
+        active_model=names[0],
+        models=models,
+        sections={"ctx": Ctx(enabled=True, **{"compile": False, **ctx})},
     )
 
 

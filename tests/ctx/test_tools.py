@@ -176,7 +176,7 @@ def test_an_mcp_server_s_tools(short: Path) -> None:
 
 
 def test_a_tool_is_described_as_it_is() -> None:
-    from gateway.config import RoomTools
+    from gateway.features.agents.settings import RoomTools
     from gateway.features.agents.tools.host import tools
 
     for tool in tools(RoomTools()):

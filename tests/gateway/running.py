@@ -12,7 +12,8 @@ from typing import Any
 from pydantic import SecretStr
 
 from gateway.app import build
-from gateway.config import MCP, Config, MCPServer, Model, Rooms, Server
+from gateway.config import Config, Model, Server
+from gateway.features.agents.settings import MCP, MCPServer, Rooms
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Script
 from tests.patience import PATIENCE
@@ -65,14 +66,13 @@ async def running(
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
-        tools = MCP(servers=mcp or {})
+        sections = {"mcp": MCP(servers=mcp or {}), "rooms": rooms or Rooms()}
         config = Config(
             source=Path(__file__),
             active_model="m",
             models=models,
             server=server,
-            mcp=tools,
-            rooms=rooms or Rooms(),
+            sections=sections,
         )
         with ExitStack() as stack:
             url = stack.enter_context(serve(build(config), lifespan="on", http=http, idle=idle))

@@ -11,8 +11,9 @@ from pydantic import SecretStr
 
 from gateway.config import Adapter, Config, Draft, Engines, Model, Residence, Rope, Runtime, Server
 from gateway.config.diff import Difference, difference
-from gateway.config.values import Ctx, Log
+from gateway.config.values import Log
 from gateway.core.reload import describe
+from gateway.features.ctx.settings import Ctx
 
 BASE = Model(name="m", runtime="llama.cpp", path=Path("/m.gguf"), context_window=512, defaults={"top_k": 40})
 REMOTE = Model(name="r", runtime="openai", base_url="http://a:1", api_key=SecretStr("sesame"))
@@ -75,7 +76,7 @@ OTHERS: list[tuple[dict[str, Any], list[str], list[str]]] = [
     ({"server": Server(uds=Path("/s"))}, [], ["server.uds"]),
     ({"log": Log(format="json", bodies=True)}, ["log.format: text → json", "log.bodies: false → true"], []),
     ({"engines": Engines(queue_length=1)}, ["engines.queue_length: 256 → 1"], []),
-    ({"ctx": Ctx(enabled=True, aliases={"main": "r"})}, ["ctx.aliases"], ["ctx.enabled: false → true"]),
+    ({"sections": {"ctx": Ctx(enabled=True, aliases={"main": "r"})}}, ["ctx.aliases"], ["ctx.enabled: false → true"]),
     ({"store": "postgresql://u:sesame@h/d"}, [], ["store"]),
 ]
 

@@ -14,8 +14,8 @@ import httpx
 from pydantic import SecretStr
 
 from gateway.app import build
-from gateway.config import MCP, Config, MCPServer, Model, Server
-from gateway.config.values import Rooms
+from gateway.config import Config, Model, Server
+from gateway.features.agents.settings import MCP, MCPServer, Rooms
 from tests.cli.commands import config, serving
 from tests.cli.test_commands import answering
 from tests.gateway.double import Double, Exchange, Script, chunk
@@ -142,8 +142,7 @@ async def house(
             server=Server(api_keys=tuple(map(SecretStr, keys)), keep_alive_seconds=keep_alive),
             state_dir=state,
             store=store,
-            rooms=Rooms(**rooms),
-            mcp=MCP(servers=mcp or {}),
+            sections={"rooms": Rooms(**rooms), "mcp": MCP(servers=mcp or {})},
         )
         with ExitStack() as stack:
             url = stack.enter_context(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.config.values import RoomMount, RoomTemplate
+from gateway.features.agents.settings import RoomMount, RoomTemplate
 from tests.rooms.running import house, speaks
 from tests.rooms.test_openapi import conforms
 

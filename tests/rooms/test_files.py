@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config.values import RoomMount
+from gateway.features.agents.settings import RoomMount
 from gateway.features.rooms import files
 from tests.rooms.running import House, calls, house, speaks
 from tests.rooms.test_turn import of_type
@@ -101,7 +101,7 @@ async def test_zips_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 async def test_an_upload_over_the_quota_leaves_nothing(tmp_path: Path) -> None:
-    from gateway.config import RoomTools
+    from gateway.features.agents.settings import RoomTools
 
     async with house(tmp_path, speaks("Hi"), tools=RoomTools(files_max_bytes=10)) as rooms:
         room = await rooms.rent()

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.config import Config, Model
-from gateway.config.values import Rooms as RoomSettings
 from gateway.core import Gateway
 from gateway.errors import InternalError, ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms as RoomSettings
 from gateway.features.rooms.schemas import DonePolicy, History, Release, Rent, Room, Say, Update
 from gateway.features.rooms.service import Rooms
 from gateway.features.rooms.states import EVENTS, REFUSED, STATES, TRANSITIONS, Trigger, after, check
@@ -89,7 +89,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             model = Model(name="m", runtime="openai", base_url=address)
             settings = RoomSettings(turn_retries=0)  # a scripted failure is meant
             gateway = Gateway(
-                Config(source=Path("x"), active_model="m", models={"m": model}, state_dir=folder, rooms=settings)
+                Config(
+                    source=Path("x"),
+                    active_model="m",
+                    models={"m": model},
+                    state_dir=folder,
+                    sections={"rooms": settings},
+                )
             )
             await stack.enter_async_context(gateway)
             services = Services(gateway)

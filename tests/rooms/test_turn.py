@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.rooms.schemas import encode
 from gateway.features.rooms.transaction import sound
 from normalizers import registry

@@ -13,11 +13,12 @@ from sqlalchemy import text
 from gateway.api.responses.conversation_store import ConversationStore
 from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import prunes
-from gateway.config import Batches, Server
+from gateway.config import Server
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.batches.batch_store import BatchStore
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.objects import CreateBatch
+from gateway.features.batches.settings import Batches
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.retention import prune_all
@@ -40,7 +41,7 @@ async def rows(store: Store, table: str) -> int:
 
 async def test_files_and_batches(store: Store, tmp_path: Path) -> None:
     """An open batch stays, however old it is, and so does a file that was asked to stay."""
-    given = config(tmp_path, batches=Batches(days=3))
+    given = config(tmp_path, sections={"batches": Batches(days=3)})
     files, batches = FileStore(store, given), BatchStore(store)
     short, long = [await files.add([b"a", b"b"], "in", seconds, LOCAL) for seconds in (None, int(5 * DAY))]
     wanted = CreateBatch(short.id, "/v1/chat/completions", "24h")

@@ -15,11 +15,12 @@ from gateway.api.responses import response_store as kept
 from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import prunes
 from gateway.config import Config, Model, Server
-from gateway.config.values import Ctx, Rooms
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms
 from gateway.features.ctx import journal
 from gateway.features.ctx.frames import Send
+from gateway.features.ctx.settings import Ctx
 from gateway.features.rooms import expiry as rooms
 from gateway.features.rooms.schemas import Actor, Rent
 from gateway.features.rooms.tables import EVENTS, MESSAGES, ROOMS
@@ -137,7 +138,7 @@ def rent(connection: Connection, *, release: bool) -> str:
 
 async def test_released_rooms(store: Store, tmp_path: Path) -> None:
     gone, stays = [await store.write(lambda c, release=release: rent(c, release=release)) for release in (True, False)]  # type: ignore[misc]
-    given = config(tmp_path, rooms=Rooms(released_days=90))
+    given = config(tmp_path, sections={"rooms": Rooms(released_days=90)})
     for room in (gone, stays):
         files(given, "local", room).pipe_file("a.md", b"A")
     ever = NOW + 3650 * DAY
@@ -166,7 +167,7 @@ async def test_idle_sessions(store: Store, tmp_path: Path) -> None:
     tables = journal.session_table, journal.run_table, journal.event_table
     for number in range(50):
         await store.write(lambda c, number=number: talk(c, f"s{number}", ends=number > 0))  # type: ignore[misc]
-    given = config(tmp_path, ctx=Ctx(session_days=90))
+    given = config(tmp_path, sections={"ctx": Ctx(session_days=90)})
     assert await journal.prune(store, config(tmp_path), NOW + 3650 * DAY) == 0
     assert await journal.prune(store, given, NOW + 89 * DAY) == 0
     assert await journal.prune(store, given, NOW + 91 * DAY) == 49
@@ -179,7 +180,7 @@ async def test_one_that_fails_does_not_stop_the_others(
 ) -> None:
     await store.write(lambda c: rent(c, release=True))
     await store.write(lambda c: talk(c, "s", ends=True))
-    given = config(tmp_path, rooms=Rooms(released_days=1), ctx=Ctx(session_days=1))
+    given = config(tmp_path, sections={"rooms": Rooms(released_days=1), "ctx": Ctx(session_days=1)})
     failing = f"{__name__}:fails"
     assert await prune_all(store, given, (failing, *prunes()), NOW + 2 * DAY) == 2
     assert "can't delete expired rows: a full disk" in caplog.text

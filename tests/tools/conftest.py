@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from gateway.config import Config, Rooms, RoomTools
+from gateway.config import Config
+from gateway.features.agents.settings import Rooms, RoomTools
 from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolPolicy, catalogue
 from gateway.features.agents.tools.data import records
 from gateway.features.agents.tools.files import file_system
@@ -66,7 +67,7 @@ class Room:
         """The same tools in another room."""
         context = ToolContext(
             folder(self.config, tenant, room_id),
-            lambda: records(self.config.rooms.tools, self.store, tenant),
+            lambda: records(self.config.section(Rooms).tools, self.store, tenant),
             self.light,
         )
         return replace(self, context=context)
@@ -74,7 +75,7 @@ class Room:
     @property
     def files(self) -> JailedFileSystem:
         assert self.context.files is not None
-        return file_system(self.config.rooms.tools, self.context.files)
+        return file_system(self.config.section(Rooms).tools, self.context.files)
 
     @property
     def records(self) -> Records:
@@ -128,10 +129,10 @@ def make_room(store: Store, tmp_path: Path) -> Callable[..., Room]:
             active_model="m",
             models={},
             state_dir=tmp_path / "state",
-            rooms=Rooms(tools=RoomTools(**bounds)),
+            sections={"rooms": Rooms(tools=RoomTools(**bounds))},
         )
         light = LightModel()
-        every = catalogue(config.rooms.tools, TOOLS)
+        every = catalogue(config.section(Rooms).tools, TOOLS)
         room = Room(config, store, every, ToolContext(), ToolPolicy("full"), light)
         return room.another("acme", "room-1")
 

@@ -24,6 +24,7 @@ import pytest
 import trustme
 
 from gateway.errors import ProviderModelNotLoaded
+from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Catalogue
 from gateway.features.agents.tools.base import ToolError
 from gateway.features.agents.tools.curl import Curl
@@ -71,7 +72,7 @@ Make = Callable[..., Room]
 
 def online(room: Room, names: Names, verify: ssl.SSLContext | None = None, internet: Internet | None = None) -> Room:
     """The room with `curl.*` over these names."""
-    tools = room.config.rooms.tools
+    tools = room.config.section(Rooms).tools
     others = {} if internet is None else {"transport": lambda context: internet}
     return replace(room, catalogue=Catalogue(Curl(tools, Fetcher(tools, names, verify, **others)).tools()))
 

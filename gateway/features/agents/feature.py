@@ -6,7 +6,8 @@ from gateway.feature import Extra, Feature
 
 FEATURE = Feature(
     name="agents",
-    sections={"mcp": "gateway.config.values:MCP"},
+    sections={"mcp": "gateway.features.agents.settings:MCP"},
+    settle="gateway.features.agents.settings:settle",
     commands={
         "tools": (
             "gateway.features.agents.commands.tools:tools",

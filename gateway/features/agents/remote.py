@@ -16,6 +16,7 @@ from gateway.api.responses.endpoints import Answer, Begin
 from gateway.api.streaming import Opened, Stream
 from gateway.core import Run
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
+from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.agents.turn import Bounds, Step, ToolAnswered, Turn
@@ -167,7 +168,7 @@ class RemoteTurn:
         return await answer.finish_events(limit)
 
     def _bounds(self) -> Bounds:
-        rooms, wanted = self._request.gateway.config.rooms, self._wanted
+        rooms, wanted = self._request.gateway.config.section(Rooms), self._wanted
         calls, tokens = wanted.max_tool_calls, wanted.max_output_tokens
         return Bounds(
             wall_seconds=rooms.turn_seconds,

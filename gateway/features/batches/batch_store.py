@@ -22,6 +22,7 @@ from gateway.features.batches.objects import (
     decode_kept,
     unanswered,
 )
+from gateway.features.batches.settings import Batches
 from gateway.server.principal import Principal
 from gateway.wire.chat import decode, encode
 
@@ -95,7 +96,7 @@ class BatchStore:
             "object": encode(object).decode(),
             "output_id": "",
             "error_id": "",
-            "files_seconds": after.seconds if after is not None else int(config.batches.days * 86400),
+            "files_seconds": after.seconds if after is not None else int(config.section(Batches).days * 86400),
         }
 
         def work(connection: Connection) -> Batch:
@@ -280,7 +281,7 @@ class _File:
 
 async def prune(store: Store, config: Config, now: float) -> int:
     """Removes expired files, and batches that ended more than `batches.days` ago; returns their number."""
-    oldest = int(now - config.batches.days * 86400)
+    oldest = int(now - config.section(Batches).days * 86400)
     gone = await file_store.prune(store, now)
     return gone + await store.write(
         lambda connection: connection.execute(_PRUNE, {"oldest": oldest, "open": UNFINISHED}).rowcount

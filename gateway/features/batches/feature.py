@@ -21,14 +21,15 @@ ROUTES = Routes({
 
 FEATURE = Feature(
     name="batches",
-    sections={"batches": "gateway.config.values:Batches"},
+    sections={"batches": "gateway.features.batches.settings:Batches"},
+    at_start=("batches",),
     routes=(ROUTES,),
     commands={"batch": ("gateway.features.batches.commands.batch:batch", "List batches, and watch one.")},
     # Resumes batches that had work left when the gateway ended.
     background=(
         Background(
             "gateway.features.batches.runner:resume",
-            lambda config: config.cluster is not None or (config.state_dir / "batches.open").exists(),
+            lambda config: "cluster" in config.sections or (config.state_dir / "batches.open").exists(),
         ),
     ),
     prunes=("gateway.features.batches.batch_store:prune",),

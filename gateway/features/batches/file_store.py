@@ -9,6 +9,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, Row, text
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.batches.settings import Batches
 from gateway.server.principal import Principal
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class FileStore:
 
         Raises ProviderInvalidRequest if the user's files would become too large.
         """
-        most = self._config.batches.storage_max_bytes
+        most = self._config.section(Batches).storage_max_bytes
         now = int(self._store.clock.now() + self._store.clock.behind())
         row = {
             **_owner(principal),
             "id": new_file_id(),
             "created_at": now,
-            "expires_at": now + (seconds or int(self._config.batches.days * 86400)),
+            "expires_at": now + (seconds or int(self._config.section(Batches).days * 86400)),
             "purpose": "batch",
             "filename": "".join(filter(str.isprintable, filename))[:LONGEST_NAME] or "file",
             "bytes": sum(map(len, parts)),

@@ -16,6 +16,7 @@ from gateway.features.batches.batch_store import Batch, BatchStore, Pending
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.lines import AGAIN, BUSY, ask
 from gateway.features.batches.objects import MOST_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
+from gateway.features.batches.settings import Batches as Settings
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.services import Services
@@ -43,7 +44,7 @@ class Batches:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._config = services.gateway.config
-        self._places = asyncio.Semaphore(self._config.batches.at_a_time)
+        self._places = asyncio.Semaphore(self._config.section(Settings).at_a_time)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
         self._opened = False
@@ -159,7 +160,7 @@ class Batches:
 
     async def _validate(self, batch: Batch) -> None:
         """Reads the input file: its lines, or what is wrong with them."""
-        most = self._config.batches.max_lines
+        most = self._config.section(Settings).max_lines
         files, reader = FileStore(self._store, self._config), LineReader(batch.object["endpoint"], most)
         faults: list[Fault] = []
 
@@ -192,7 +193,7 @@ class Batches:
 
     async def _answer_pending(self, batch: Batch) -> None:
         last: Pending | None = None
-        ahead = asyncio.Semaphore(self._config.batches.at_a_time)
+        ahead = asyncio.Semaphore(self._config.section(Settings).at_a_time)
         async with asyncio.TaskGroup() as group:
             while found := await self.batches.pending(batch.id, last, AHEAD):
                 await self._keep()
@@ -200,7 +201,7 @@ class Batches:
                 if principal is None:
                     await self.batches.move(batch.id, "cancelling", cancelling_at=self.batches.now())
                     return
-                fits = await self.batches.room(batch.principal, self._config.batches.storage_max_bytes)
+                fits = await self.batches.room(batch.principal, self._config.section(Settings).storage_max_bytes)
                 for line in found:
                     await ahead.acquire()
                     answering = group.create_task(self._answer(batch, principal, line, fits))

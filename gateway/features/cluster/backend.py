@@ -19,6 +19,7 @@ from gateway.backends.replicas import Replica, Replicas, parts
 from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.features.cluster.prompts import Places, Rate
+from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, fingerprint
 
 AGAIN_SECONDS = 0.25
@@ -65,8 +66,7 @@ class ClusterBackend(Replicas):
         super().__init__(model, (), self._type)
         self.engines: dict[str, Engine] = {}
         self.waiting = 0
-        cluster = shared.config().cluster
-        self._tls = cluster.tls if cluster is not None else None
+        self._tls = shared.config().section(Cluster).tls
         self._fingerprint = fingerprint(model, self._tls)
         self._shared = shared
         self._news = asyncio.Event()

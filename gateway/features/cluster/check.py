@@ -15,10 +15,10 @@ from msgspec import Struct
 from sqlalchemy import Connection, text
 
 from gateway.config import Config, Model
-from gateway.config.values import Cluster
 from gateway.engines.launch import weights_missing
 from gateway.errors import GatewayError
 from gateway.features.cluster import tables
+from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, placeable
 from gateway.features.cluster.weights import in_folder
 from gateway.services import store_url
@@ -40,8 +40,8 @@ class Finding(Struct, frozen=True):
 
 async def check(config: Config) -> list[Finding]:
     """Changes nothing, except that it creates the store's tables if they don't exist."""
-    assert config.cluster is not None
-    findings = [_packages(), *_ray(config.cluster.ray), *await _store(config, config.cluster), _port(config)]
+    cluster = config.section(Cluster)
+    findings = [_packages(), *_ray(cluster.ray), *await _store(config, cluster), _port(config)]
     findings += [_weights(config, model) for model in config.models.values() if placeable(model)]
     return findings
 
@@ -129,9 +129,9 @@ async def _key(engines: list[EngineRow], key: str, ca_file: Path | None) -> Find
 
 
 def _port(config: Config) -> Finding:
-    assert config.cluster is not None
+    cluster = config.section(Cluster)
     server = config.server
-    url = config.cluster.gateway_url
+    url = cluster.gateway_url
     if server.uds is not None or server.is_private:
         where = f"unix:{server.uds}" if server.uds is not None else server.host
         return Finding("port", f"the gateway listens on {where}, which no other machine reaches", "set server.host")
@@ -142,14 +142,14 @@ def _port(config: Config) -> Finding:
 
 
 def _weights(config: Config, model: Model) -> Finding:
-    assert config.cluster is not None
+    cluster = config.section(Cluster)
     what = f"weights of {model.name}"
     missing = weights_missing(model)
     if missing is None:
         return Finding(what, "are there")
     sha256 = model.pull.sha256 if model.pull is not None else None
-    if in_folder(config.cluster.weights, sha256) is not None:
-        return Finding(what, f"lie in {config.cluster.weights}; the first engine here copies them")
+    if in_folder(cluster.weights, sha256) is not None:
+        return Finding(what, f"lie in {cluster.weights}; the first engine here copies them")
     if model.pull is not None:
         return Finding(what, "are pulled by the first engine here")
     return Finding(what, missing.message, "copy them there, or add pull: to the model")

@@ -6,14 +6,16 @@ from gateway.feature import Background, Extra, Feature
 
 FEATURE = Feature(
     name="cluster",
-    sections={"cluster": "gateway.config.values:Cluster"},
+    sections={"cluster": "gateway.features.cluster.settings:Cluster"},
+    at_start=("cluster",),
+    settle="gateway.features.cluster.settings:settle",
     commands={
         "cluster": (
             "gateway.features.cluster.commands.cluster:cluster",
             "Check what this machine lacks to join the cluster.",
         )
     },
-    background=(Background("gateway.features.cluster.member:member", lambda config: config.cluster is not None),),
+    background=(Background("gateway.features.cluster.member:member", lambda config: "cluster" in config.sections),),
     migrations="gateway.features.cluster.migrations",
     offers={
         "engine_pool": "gateway.features.cluster.member:Pool",

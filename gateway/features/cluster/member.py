@@ -26,6 +26,7 @@ from gateway.features.cluster import keys, tables
 from gateway.features.cluster.backend import ClusterBackend, Shared
 from gateway.features.cluster.bus import MOST_BYTES, Bus
 from gateway.features.cluster.forward import Forward
+from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import (
     AWAY,
     HERE,
@@ -61,8 +62,7 @@ class Pool:
     """The engines that the cluster runs, and the way to its gateways: a `gateway.core.pool.EnginePool`."""
 
     def __init__(self, config: Config) -> None:
-        assert config.cluster is not None
-        self._cluster = config.cluster
+        self._cluster = config.section(Cluster)
         self._store = store_url(config)
         self._forward = Forward()
         self._member: Member | None = None
@@ -111,9 +111,8 @@ class Pool:
 class Member:
     def __init__(self, services: Services, pool: Pool) -> None:
         config = services.gateway.config
-        assert config.cluster is not None
         self.nodes: list[NodeRow] = []
-        self._cluster = config.cluster
+        self._cluster = config.section(Cluster)
         self._services = services
         self._pool = pool
         self._bus = Bus(store_url(config), self._heard, self._read_tables)

@@ -8,9 +8,9 @@ import logging
 import socket
 import ssl
 
-from gateway.config.values import ClusterTLS
 from gateway.errors import ProviderUnavailable
 from gateway.features.cluster.listener import Listener
+from gateway.features.cluster.settings import ClusterTLS
 
 PART = 64 * 1024
 

@@ -12,8 +12,8 @@ from msgspec import Struct, field
 
 from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
-from gateway.config.values import Cluster, ClusterTLS
 from gateway.engines.memory import Budget, Footprint
+from gateway.features.cluster.settings import Cluster, ClusterTLS
 from gateway.wire.limits import Used
 
 NAMESPACE, PLACER, ENGINE = "ctxgate", "ctxgate placer", "ctxgate engine "

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.config import Config, Model
 from gateway.core import Gateway
+from gateway.features.ctx.settings import Ctx
 
 READY, BUSY, OFFLINE, UNCONFIGURED = "ready", "busy", "offline", "unconfigured"
 """Other words are the states of an engine that isn't ready: stopped, starting, draining, stopping, failed.
@@ -32,7 +33,7 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
 
 def missing_credential(config: Config, model: Model | None) -> str | None:
     """The name of the credential that a model still needs; None if it needs none."""
-    settings = config.ctx.models.get(model.name) if model is not None else None
+    settings = config.section(Ctx).models.get(model.name) if model is not None else None
     if settings is None or model is None or model.api_key is not None:
         return None
     return settings.credential

@@ -9,9 +9,9 @@ from typing import Any, Literal, Self, cast, get_args
 
 import msgspec
 
-from gateway.config.projection import is_component
-from gateway.config.values import UseCase
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.ctx.projection import is_component
+from gateway.features.ctx.settings import UseCase
 
 USE_CASES: tuple[UseCase, ...] = get_args(UseCase)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import Config
-from gateway.config.projection import projection
 from gateway.errors import GatewayError
 from gateway.features.ctx import drivers
 from gateway.features.ctx.availability import missing_credential
@@ -19,6 +18,7 @@ from gateway.features.ctx.launcher import shebang
 from gateway.features.ctx.listing import aliases
 from gateway.features.ctx.listing import answers as reachable
 from gateway.features.ctx.objects import Triple
+from gateway.features.ctx.projection import projection
 from gateway.features.ctx.tree import EXEC_SOCKET, RUNNER, objects, others, read_control
 
 SECONDS = 10.0

@@ -12,16 +12,17 @@ from typing import Any
 from msgspec import UNSET
 
 from gateway.config import ConfigError
-from gateway.config.projection import projection
 from gateway.config.secret import BadSecret, credential
-from gateway.config.values import Model, UseCase
+from gateway.config.values import Model
 from gateway.errors import GatewayError, InternalError
 from gateway.features.ctx import drivers
 from gateway.features.ctx.availability import missing_credential
 from gateway.features.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.features.ctx.errors import NoDriver, NotConfigured, NotFound, code
 from gateway.features.ctx.objects import Triple
+from gateway.features.ctx.projection import projection
 from gateway.features.ctx.prompt import Prompt
+from gateway.features.ctx.settings import UseCase
 from gateway.features.ctx.tree import Control, read_control
 from gateway.services import Services
 from gateway.wire.events import Done, Error, Event, Start, Status

@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET, Struct, UnsetType
 
-from gateway.config.projection import is_component
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import TooLong
+from gateway.features.ctx.projection import is_component
 
 MAX_FRAME = 1024 * 1024
 """Bytes, including the newline."""

@@ -33,6 +33,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy
 from gateway.features.ctx.frames import Scope, Send, ToolResult
 from gateway.features.ctx.history import answered, asked, question
+from gateway.features.ctx.settings import Ctx
 from gateway.wire.events import Done, Error, Start, Status, line
 
 if TYPE_CHECKING:
@@ -296,7 +297,7 @@ def chat_message(answer: dict[str, Any]) -> dict[str, Any]:
 
 async def prune(store: Store, config: Config, now: float) -> int:
     """Deletes sessions without a message for `ctx.session_days`, with their runs and events. Returns how many."""
-    days = config.ctx.session_days
+    days = config.section(Ctx).session_days
     if days is None:
         return 0
     until = now - days * 86400

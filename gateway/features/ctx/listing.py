@@ -7,10 +7,10 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.config.projection import RESERVED
 from gateway.errors import GatewayError
 from gateway.features.ctx.availability import OFFLINE
 from gateway.features.ctx.objects import ObjectName, name_at
+from gateway.features.ctx.projection import RESERVED
 from gateway.features.ctx.tree import EXEC_SOCKET, objects, others, read_control, read_text
 
 SECONDS = 1.0

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.config import Config
-from gateway.config.projection import projection
 from gateway.errors import GatewayError
 from gateway.features.ctx.availability import OFFLINE, READY, word
 from gateway.features.ctx.callog import CallLog
@@ -24,6 +23,7 @@ from gateway.features.ctx.connection import Connection, Wire
 from gateway.features.ctx.errors import Busy, code
 from gateway.features.ctx.frames import MAX_FRAME
 from gateway.features.ctx.objects import Triple
+from gateway.features.ctx.projection import projection
 from gateway.features.ctx.runner_connection import RunnerConnection
 from gateway.features.ctx.sync import sync
 from gateway.features.ctx.tools.known import remember, unknown

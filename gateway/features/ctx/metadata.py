@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.config.hidden import hider
-from gateway.config.values import Model, Role, UseCase
+from gateway.config.values import Model, Role
 from gateway.features.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.features.ctx.objects import ObjectName
+from gateway.features.ctx.settings import UseCase
 
 _SECRET = re.compile(
     r"(^|_)(api_?key|key|secret|password|passwd|authorization|credentials?|(access|auth)_?token|token)$", re.I

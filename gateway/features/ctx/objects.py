@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal, Self, get_args
 
-from gateway.config.projection import NAMING, is_component
 from gateway.errors import ProviderInvalidModel
+from gateway.features.ctx.projection import NAMING, is_component
 
 Kind = Literal["model", "agent", "tool"]
 KINDS: tuple[Kind, ...] = get_args(Kind)

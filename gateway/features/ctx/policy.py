@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
-from gateway.config.values import CtxTools
 from gateway.features.ctx.control import BadControlFile, Mistake
+from gateway.features.ctx.settings import CtxTools
 
 Access = Literal["read", "edit", "full"]
 FOLDER = "caller"

@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
-from gateway.config.projection import projection
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.features.ctx.availability import word
 from gateway.features.ctx.command import STDIN, USAGES, Caller, Command, File, Words, ignored_stdin, joined, parse
@@ -25,6 +24,7 @@ from gateway.features.ctx.errors import EXIT_CODES, GENERIC, TooLong, code
 from gateway.features.ctx.execution import Ended, Execution, until
 from gateway.features.ctx.frames import check_run
 from gateway.features.ctx.objects import Kind, ObjectName, Triple
+from gateway.features.ctx.projection import projection
 from gateway.features.ctx.prompt import Prompt
 from gateway.features.ctx.rendering import Text, ToolText
 from gateway.features.ctx.tools.execution import ToolExecution

@@ -15,15 +15,17 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gateway.config import Config
-from gateway.config.projection import MAIN, Projection, projection
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
+from gateway.features.agents.settings import Rooms
 from gateway.features.ctx.agents.projected import control_files as agent_files
 from gateway.features.ctx.agents.projected import metadata as agent_metadata
 from gateway.features.ctx.control import Session, defaults_text
 from gateway.features.ctx.launcher import runner, shebang
 from gateway.features.ctx.metadata import Projected, capabilities, echo, projected
 from gateway.features.ctx.objects import ObjectName, Triple
+from gateway.features.ctx.projection import MAIN, Projection, projection
 from gateway.features.ctx.readme import readme
+from gateway.features.ctx.settings import Ctx
 from gateway.features.ctx.tools.known import known
 from gateway.features.ctx.tools.projected import control_files as tool_files
 from gateway.features.ctx.tools.projected import metadata as tool_metadata
@@ -74,7 +76,7 @@ def sync(root: Path, config: Config) -> Report:
 def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], bool]) -> dict[str, _Wanted]:
     """Every path of the tree, folders before their entries. ours: whether a path is as we have made it."""
     wanted = {path: _Wanted(FOLDER) for path in ("bin", "model", "home", "shared")}
-    wanted[RUNNER] = _Wanted("file", runner(root, compile=config.ctx.compile), 0o500)
+    wanted[RUNNER] = _Wanted("file", runner(root, compile=config.section(Ctx).compile), 0o500)
     wanted[README] = _Wanted("file", readme().encode())
     wanted["status"] = _Wanted(LIVE, b"offline\n")
     for name, of in made.objects.items():
@@ -88,10 +90,10 @@ def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], 
     for kind in ("agent", "tool"):
         wanted[kind] = _Wanted(FOLDER)
     for tool in known_tools:
-        files = tool_files(tool, config.ctx.tools)
+        files = tool_files(tool, config.section(Ctx).tools)
         wanted |= _other(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
-    for name, agent in config.ctx.agents.items():
-        files = agent_files(agent, config.rooms, known_tools)
+    for name, agent in config.section(Ctx).agents.items():
+        files = agent_files(agent, config.section(Rooms), known_tools)
         entry = f"agent/{name}"
         wanted |= _other(entry, agent_metadata(name, agent, shebang(root)), files)
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
@@ -127,7 +129,7 @@ def _as_declared(root: Path, it: Projected, config: Config, of: str | None) -> P
 def _project(config: Config, name: str, of: str | None) -> Projected:
     if of is None:
         return echo()
-    model, settings = config.models[of], config.ctx.models.get(of)
+    model, settings = config.models[of], config.section(Ctx).models.get(of)
     path = model.path
     return projected(
         ObjectName("model", name),

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 from gateway.config import Config
-from gateway.config.projection import is_component
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.control import (
     BadControlFile,
@@ -26,6 +25,8 @@ from gateway.features.ctx.control import (
 )
 from gateway.features.ctx.errors import NotFound, NotPermitted
 from gateway.features.ctx.objects import Kind, ObjectName, Triple
+from gateway.features.ctx.projection import is_component
+from gateway.features.ctx.settings import Ctx
 
 STATE = ".ctxgate"
 """The gateway's folder in the tree: the manifest, locks, and the socket of executed objects."""
@@ -46,7 +47,7 @@ def find_root(given: Path | None, config: Config, environ: Mapping[str, str] = o
 
     Raises ProviderInvalidRequest if there is none of these, or the path doesn't fit into sockets and shebangs.
     """
-    named = given or environ.get("CTX_ROOT") or config.ctx.root
+    named = given or environ.get("CTX_ROOT") or config.section(Ctx).root
     if named is None and os.path.isdir("/ctx") and os.access("/ctx", os.W_OK):
         named = Path("/ctx")
     if named is None and (runtime := environ.get("XDG_RUNTIME_DIR")):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection, delete, select
 
 from gateway.config import Config
+from gateway.features.agents.settings import Rooms
 from gateway.features.rooms.tables import EVENTS, MESSAGES, ROOMS
 from gateway.features.rooms.transaction import timestamp
 from gateway.features.rooms.workspace import folder
@@ -24,7 +25,7 @@ log = logging.getLogger("ctxgate")
 
 async def prune(store: Store, config: Config, now: float) -> int:
     """Deletes the rooms released more than `rooms.released_days` ago, one transaction each. Returns how many."""
-    days = config.rooms.released_days
+    days = config.section(Rooms).released_days
     if days is None:
         return 0
     until = timestamp(datetime.fromtimestamp(now - days * 86400, UTC))

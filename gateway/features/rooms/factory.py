@@ -6,8 +6,10 @@ from typing import Any, NoReturn
 
 import msgspec
 
-from gateway.config import Config, RoomTemplate
+from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms as Settings
+from gateway.features.agents.settings import RoomTemplate
 from gateway.features.rooms.endpoints import enveloped
 from gateway.features.rooms.schemas import Actor, DonePolicy, Made, Rent, Say, Template, ToolPolicy, TurnBounds
 from gateway.features.rooms.service import Rooms
@@ -36,9 +38,9 @@ def _shown(name: str, template: RoomTemplate) -> Template:
 
 
 def _named(config: Config, name: str) -> RoomTemplate:
-    template = config.rooms.templates.get(name)
+    template = config.section(Settings).templates.get(name)
     if template is None:
-        known = ", ".join(config.rooms.templates) or "none"
+        known = ", ".join(config.section(Settings).templates) or "none"
         message = f"no template {name!r}; rooms.templates in config.yaml has: {known}"
         raise ProviderInvalidRequest(message, code="template_not_found", status=404)
     return template
@@ -46,7 +48,9 @@ def _named(config: Config, name: str) -> RoomTemplate:
 
 @enveloped
 async def templates(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    return 200, [_shown(name, template) for name, template in request.gateway.config.rooms.templates.items()]
+    return 200, [
+        _shown(name, template) for name, template in request.gateway.config.section(Settings).templates.items()
+    ]
 
 
 @enveloped

@@ -56,7 +56,9 @@ ROUTES = Routes(
 
 FEATURE = Feature(
     name="rooms",
-    sections={"rooms": "gateway.config.values:Rooms"},
+    sections={"rooms": "gateway.features.agents.settings:Rooms"},
+    at_start=("rooms",),
+    settle="gateway.features.rooms.settle:settle",
     routes=(ROUTES,),
     commands={
         "room": ("gateway.features.rooms.commands.room:room", "Rent a room, talk to it, watch it, release it."),
@@ -68,7 +70,7 @@ FEATURE = Feature(
     background=(
         Background(
             "gateway.features.rooms.endpoints:resume",
-            lambda config: config.cluster is not None or (config.state_dir / "rooms.open").exists(),
+            lambda config: "cluster" in config.sections or (config.state_dir / "rooms.open").exists(),
         ),
     ),
     prunes=("gateway.features.rooms.expiry:prune",),

@@ -12,6 +12,7 @@ import msgspec
 
 from gateway.config import Config
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
+from gateway.features.agents.settings import Rooms as Settings
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.rooms import transaction
 from gateway.features.rooms.feed import Frame, frame
@@ -81,7 +82,7 @@ class Rooms:
 
     @property
     def idle_seconds(self) -> float:
-        return self._config.rooms.idle_seconds
+        return self._config.section(Settings).idle_seconds
 
     # Life
 
@@ -114,7 +115,7 @@ class Rooms:
             await asyncio.wait(self._leaving, timeout=CLOSE_SECONDS)
         # Without a claim, rooms at work in another gateway would look abandoned.
         await self.store.claim("rooms")
-        file = self._config.rooms.secret_key_file
+        file = self._config.section(Settings).secret_key_file
         self.vault = Vault(self.store, key_of_keychain if file is None else lambda: key_of_file(file))
         self.agent = Agent(self._services.gateway, self.store, self.vault, self._servers.present)
         if self._ending is None:
@@ -200,7 +201,7 @@ class Rooms:
         """
         await self.open()
         actors = self._checked(tenant, rent, hosted=folder is not None)
-        most = self._config.rooms.max_rooms
+        most = self._config.section(Settings).max_rooms
 
         def work(connection: Connection) -> Room:
             if transaction.count(connection, tenant, OPEN) >= most:
@@ -419,7 +420,7 @@ class Rooms:
         from gateway.features.agents.tools.data import records
 
         await self.open()
-        return records(self._config.rooms.tools, self.store, tenant)
+        return records(self._config.section(Settings).tools, self.store, tenant)
 
     async def history(self, tenant: str, room_id: str, after_event: int, after_message: int, limit: int) -> History:
         await self.open()

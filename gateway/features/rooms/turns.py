@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
 
-from gateway.config import Config, Model, RoomTools
+from gateway.config import Config, Model
 from gateway.config.hidden import HIDDEN, hider
 from gateway.core import Gateway
 from gateway.core.lightest import lightest
@@ -20,6 +20,7 @@ from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.feature import offered
 from gateway.features.agents.inprocess import complete
 from gateway.features.agents.inprocess import provider as local_provider
+from gateway.features.agents.settings import Rooms, RoomTools
 from gateway.features.agents.tools import Catalogue, Source, Toolbox, ToolContext
 from gateway.features.agents.tools import ToolPolicy as Policy
 from gateway.features.agents.turn import (
@@ -120,9 +121,8 @@ class Agent:
     def _tools(self) -> RoomTools:
         """The settings of the tools, with a summary_model."""
         config = self._gateway.config
-        return structs.replace(
-            config.rooms.tools, summary_model=config.rooms.tools.summary_model or lightest(config).name
-        )
+        limits = config.section(Rooms).tools
+        return structs.replace(limits, summary_model=limits.summary_model or lightest(config).name)
 
     @cached_property
     def _hosted(self) -> Catalogue:
@@ -165,7 +165,7 @@ class Agent:
         recorder = _Recorder(record, tools, hide)
         bounds = bounds_of(self._gateway.config, task.data.bounds)
         async with self._provider(task, secret) as provider:
-            retry = Retry(max_attempts=1 + self._gateway.config.rooms.turn_retries)
+            retry = Retry(max_attempts=1 + self._gateway.config.section(Rooms).turn_retries)
             window = self._window(task, tools, record, bounds)
             turn = Turn(provider, tools, bounds, recorder, stop=stop, used=before.used, window=window, retry=retry)
             try:
@@ -222,7 +222,7 @@ class Agent:
             files.mkdir(parents=True, exist_ok=True, mode=0o700)
         return ToolContext(
             files=files,
-            records=lambda: records(config.rooms.tools, self._store, task.tenant),
+            records=lambda: records(config.section(Rooms).tools, self._store, task.tenant),
             complete=self._complete,
             mounts=mounted(config, task.tenant, task.data.mounts),
         )
@@ -249,13 +249,13 @@ class Agent:
             return nullcontext(provider(self._gateway, actor.adapter, config.resolve(actor.model).name))
         if secret is None:
             return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
-        base_url = config.rooms.providers.get(actor.provider or "")
+        base_url = config.section(Rooms).providers.get(actor.provider or "")
         if base_url is None:
             raise unknown_provider(config, actor.provider or "")
         return OpenAIProvider(base_url, actor.model or "default", api_key=secret)
 
     async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
-        retry = Retry(max_attempts=1 + self._gateway.config.rooms.turn_retries)
+        retry = Retry(max_attempts=1 + self._gateway.config.section(Rooms).turn_retries)
         return await complete(self._gateway, "rooms", model, system, prompt, max_tokens=max_tokens, retry=retry)
 
 
@@ -266,19 +266,19 @@ def check_actors(config: Config, actors: Sequence[Actor]) -> None:
     for actor in actors:
         if (actor.provider or LOCAL) == LOCAL:
             config.resolve(actor.model, "chat")
-        elif actor.provider not in config.rooms.providers:
+        elif actor.provider not in config.section(Rooms).providers:
             raise unknown_provider(config, str(actor.provider))
 
 
 def unknown_provider(config: Config, name: str) -> ProviderInvalidRequest:
-    known = ", ".join((LOCAL, *config.rooms.providers))
+    known = ", ".join((LOCAL, *config.section(Rooms).providers))
     message = f"unknown provider {name!r}; rooms.providers in config.yaml has: {known}"
     return ProviderInvalidRequest(message, code="provider_unknown", param="agents")
 
 
 def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
     """The tighter of the configuration's and the room's bounds."""
-    most = config.rooms
+    most = config.section(Rooms)
 
     def least(bound: float, other: float | None) -> float:
         return bound if other is None else min(bound, other)

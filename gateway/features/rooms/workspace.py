@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Mount
 from gateway.features.agents.tools.files import file_system
 
@@ -28,12 +29,12 @@ def folder(config: Config, tenant: str, room_id: str) -> Path:
 
 def files(config: Config, tenant: str, room_id: str, mounts: Sequence[str] = ()) -> JailedFileSystem:
     """The room's files, within its quota. Creates the folder; blocks; raises OSError."""
-    return file_system(config.rooms.tools, folder(config, tenant, room_id), mounted(config, tenant, mounts))
+    return file_system(config.section(Rooms).tools, folder(config, tenant, room_id), mounted(config, tenant, mounts))
 
 
 def mounted(config: Config, tenant: str, names: Sequence[str]) -> dict[str, Mount]:
     """The mounts of these names that the configuration has, today, for the tenant."""
-    found = {name: config.rooms.mounts[name] for name in names if name in config.rooms.mounts}
+    found = {name: config.section(Rooms).mounts[name] for name in names if name in config.section(Rooms).mounts}
     return {
         name: Mount(
             path=mount.path, writable=mount.access == "edit", max_bytes=mount.quota_bytes, max_count=mount.quota_count
@@ -45,7 +46,7 @@ def mounted(config: Config, tenant: str, names: Sequence[str]) -> dict[str, Moun
 
 def check_mounts(config: Config, tenant: str, names: Sequence[str]) -> None:
     """Raises ProviderInvalidRequest for a mount that the tenant doesn't have."""
-    known = mounted(config, tenant, [*config.rooms.mounts])
+    known = mounted(config, tenant, [*config.section(Rooms).mounts])
     for index, name in enumerate(names):
         if name not in known:
             listed = ", ".join(known) or "none"

@@ -74,7 +74,7 @@ def _writable(config: Config, environ: Mapping[str, str]) -> Iterator[Path]:
             yield model.path.parent
     if config.server.uds is not None:
         yield config.server.uds.parent
-    if config.ctx.enabled:
+    if (ctx := config.sections.get("ctx")) is not None and ctx.enabled:
         runtime = environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
-        yield config.ctx.root or Path(environ.get("CTX_ROOT") or "/ctx")
+        yield ctx.root or Path(environ.get("CTX_ROOT") or "/ctx")
         yield Path(runtime)

@@ -12,6 +12,7 @@ from typing import Any, get_args
 import yaml
 
 from gateway.config import load
+from gateway.features.agents.settings import MCP
 from gateway.features.agents.tools import Access, Cost, Effect
 from gateway.features.agents.tools.mcp import http, results, server, stdio
 from gateway.wire.responses.request import NOT_OURS, CreateResponse, ToolTable
@@ -26,7 +27,7 @@ ECHO = {"active_model": "m", "models": {"m": {"runtime": "echo"}}}
 
 def test_the_configuration_loads(tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text(yaml.safe_dump({**ECHO, **yaml.safe_load(BLOCKS["yaml"])}))
-    servers = load(tmp_path / "config.yaml", {"DOCS_TOKEN": "a-secret-token"}).mcp.servers
+    servers = load(tmp_path / "config.yaml", {"DOCS_TOKEN": "a-secret-token"}).section(MCP).servers
     assert {*servers} == {"time", "files", "docs"}
     assert servers["docs"].headers["Authorization"].get_secret_value() == "Bearer a-secret-token"
     assert "a-secret-token" not in repr(servers)

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gateway.config import MCPServer
+from gateway.features.agents.settings import MCPServer
 from tests.rooms.running import calls, house, speaks
 from tests.tools.mcp.test_servers import MISBEHAVING, TIME
 

@@ -18,8 +18,8 @@ import pytest
 import uvicorn
 from pydantic import SecretStr
 
-from gateway.config import MCPServer
 from gateway.engines.process import GUARD
+from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.features.agents.tools.mcp import server as server_module
 from gateway.features.agents.tools.mcp.server import Server

@@ -16,6 +16,7 @@ import click
 
 from gateway.cli.options import FILE, Group, config_option, configuration, json_option
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.features.agents.settings import Rooms
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -121,7 +122,7 @@ def _with_tools(
         from gateway.features.agents.tools.mcp.servers import Servers
 
         servers = Servers(SimpleNamespace(gateway=SimpleNamespace(config=config)))
-        every: Catalogue = catalogue(config.rooms.tools, (), servers.present)
+        every: Catalogue = catalogue(config.section(Rooms).tools, (), servers.present)
         try:
             async with context() if context is not None else _nothing() as made:
                 toolbox = await every.toolbox(ToolPolicy("full", names or ("*",)), made or ToolContext())
@@ -150,7 +151,7 @@ async def _context(config: Config, name: str, files: Path, tenant: str) -> Async
 
     store = await Store.open(store_url(config))
     try:
-        yield ToolContext(files, lambda: records(config.rooms.tools, store, tenant))
+        yield ToolContext(files, lambda: records(config.section(Rooms).tools, store, tenant))
     finally:
         await store.aclose()
 

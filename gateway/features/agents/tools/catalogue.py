@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from importlib import import_module
 from typing import Any
 
-from gateway.config import RoomTools
 from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.base import Source, Tool, ToolContext, ToolError, ToolPolicy, reaches
 from gateway.schema.checker import threads
 from gateway.schema.objects import ObjectSchema

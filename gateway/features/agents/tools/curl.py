@@ -7,7 +7,7 @@ import base64
 import json
 from typing import TYPE_CHECKING, Any, Literal
 
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.base import Cost, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:

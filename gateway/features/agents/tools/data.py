@@ -6,7 +6,7 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.base import Access, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:

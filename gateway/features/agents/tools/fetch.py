@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import httpx
 
 from gateway import __version__
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.addresses import is_allowed, is_own, is_public
 from gateway.features.agents.tools.base import ToolError
 

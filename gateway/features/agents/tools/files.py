@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.base import Access, Mount, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import RoomTools
+from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools import curl, data, files
 from gateway.features.agents.tools.base import Tool, ToolContext, ToolError
 

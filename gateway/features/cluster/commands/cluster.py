@@ -31,7 +31,7 @@ def cluster(config: Path | None) -> None:
 def check(config: Path | None, as_json: bool) -> int:
     """Shows what this machine lacks: packages, Ray, PostgreSQL, the clock, the key, the port, weights."""
     settings = configuration(config)
-    if settings.cluster is None:
+    if "cluster" not in settings.sections:
         raise ProviderInvalidRequest(f"{settings.source} has no cluster:; docs/cluster.md explains what to write")
     from gateway.features.cluster import check as checks
 

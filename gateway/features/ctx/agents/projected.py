@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from gateway.config import Rooms
-from gateway.config.values import CtxAgent
+from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools.base import ToolPolicy
 from gateway.features.ctx.metadata import one_line
 from gateway.features.ctx.policy import limits_text, policy_text
+from gateway.features.ctx.settings import CtxAgent
 from gateway.features.ctx.tools.known import Described
 
 

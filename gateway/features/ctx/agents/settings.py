@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gateway.config import Config
-from gateway.config.projection import is_component, is_model_id, projection
-from gateway.config.values import CtxTools
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import NotFound
 from gateway.features.ctx.objects import ObjectName, Triple, name_at
 from gateway.features.ctx.policy import parse_limits, parse_policy
+from gateway.features.ctx.projection import is_component, is_model_id, projection
+from gateway.features.ctx.settings import CtxTools
 from gateway.features.ctx.tree import read_control, read_text
 
 

@@ -12,6 +12,7 @@ import click
 
 from gateway.cli.options import FILE, Group, config_option, configuration
 from gateway.errors import ProviderInvalidModel
+from gateway.features.ctx.settings import Ctx
 
 EXAMPLES = """\
 examples:
@@ -63,7 +64,7 @@ def sync(config: Path | None, folder: Path | None) -> None:
     for path in report.kept:
         print(f"kept, since it was changed by hand: {root / path}", file=sys.stderr)
     print(f"{root}: {len(report.made)} made, {len(report.changed)} changed, {len(report.removed)} removed")
-    if not loaded.ctx.enabled:
+    if not loaded.section(Ctx).enabled:
         print("the gateway doesn't serve the tree yet: set ctx: {enabled: true} in config.yaml", file=sys.stderr)
 
 

@@ -16,6 +16,7 @@ from msgspec import Raw, structs
 
 from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
+from gateway.features.agents.settings import MCP, Rooms
 from gateway.features.ctx.errors import NotFound, code
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.policy import parse_policy
@@ -24,8 +25,8 @@ from gateway.services import Services
 from gateway.wire.events import Done, Error, Event, Start, ToolResult
 
 if TYPE_CHECKING:
-    from gateway.config.values import CtxTools
     from gateway.features.agents.tools import Catalogue, Toolbox
+    from gateway.features.ctx.settings import CtxTools
 
 log = logging.getLogger("ctxgate")
 
@@ -114,7 +115,7 @@ async def host_toolbox(services: Services, policy: CtxTools, name: str, folder: 
     from gateway.features.agents.tools import ToolContext, ToolPolicy
     from gateway.features.agents.tools.data import records
 
-    settings = services.gateway.config.rooms.tools
+    settings = services.gateway.config.section(Rooms).tools
     store = await services.store() if name.partition(".")[0] in NEED_RECORDS else None
     context = ToolContext(
         files=Path(folder) if folder else None,
@@ -132,9 +133,9 @@ def catalogue(services: Services) -> Catalogue:
     from gateway.features.agents.tools.host import tools
 
     config = services.gateway.config
-    summary_model = config.rooms.tools.summary_model or lightest(config).name
-    found = tools(structs.replace(config.rooms.tools, summary_model=summary_model))
-    if not config.mcp.servers:
+    summary_model = config.section(Rooms).tools.summary_model or lightest(config).name
+    found = tools(structs.replace(config.section(Rooms).tools, summary_model=summary_model))
+    if not config.section(MCP).servers:
         return Catalogue(found)
     from gateway.features.agents.tools.mcp.servers import Servers
 

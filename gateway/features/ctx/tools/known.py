@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from msgspec import Struct
 
-from gateway.config import Config, MCPServer, RoomTools
-from gateway.config.projection import is_component
+from gateway.config import Config
+from gateway.features.agents.settings import MCP, MCPServer, Rooms, RoomTools
+from gateway.features.ctx.projection import is_component
 from gateway.features.ctx.tree import STATE, write
 
 if TYPE_CHECKING:
@@ -49,9 +50,9 @@ class _Asked(Struct):
 
 def known(root: Path, config: Config) -> list[Described]:
     """By name. Starts no server."""
-    found = {tool.name: tool for tool in _own(config.rooms.tools)}
+    found = {tool.name: tool for tool in _own(config.section(Rooms).tools)}
     for name, asked in _read(root).items():
-        settings = config.mcp.servers.get(name)
+        settings = config.section(MCP).servers.get(name)
         if settings is not None and asked.settings == _digest(settings):
             found |= {tool.name: tool for tool in asked.tools if tool.name not in found}
     return [found[name] for name in sorted(found) if is_component(name)]
@@ -62,16 +63,16 @@ def unknown(root: Path, config: Config) -> list[str]:
     asked = _read(root)
     return [
         name
-        for name, settings in config.mcp.servers.items()
+        for name, settings in config.section(MCP).servers.items()
         if name not in asked or asked[name].settings != _digest(settings)
     ]
 
 
 def remember(root: Path, config: Config, server: str, tools: Iterable[Tool]) -> None:
     """Keeps the tools of a server, so that its objects stay while it doesn't run."""
-    settings = config.mcp.servers.get(server)
+    settings = config.section(MCP).servers.get(server)
     if settings is not None:
-        asked = {name: one for name, one in _read(root).items() if name in config.mcp.servers}
+        asked = {name: one for name, one in _read(root).items() if name in config.section(MCP).servers}
         asked[server] = _Asked(_digest(settings), [Described.of(tool) for tool in tools])
         write(root, FILE, msgspec.json.encode(asked), 0o600)
 

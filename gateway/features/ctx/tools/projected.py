@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gateway.config.values import CtxTools
 from gateway.features.ctx.metadata import one_line
 from gateway.features.ctx.policy import policy_text
+from gateway.features.ctx.settings import CtxTools
 from gateway.features.ctx.tools.known import Described
 
 

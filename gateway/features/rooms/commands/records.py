@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools.records import Records
@@ -112,7 +113,7 @@ async def _run(config: Path | None, tenant: str, work: Callable[[Records], Await
     loaded = configuration(config)
     store = await Store.open(store_url(loaded))
     try:
-        return await work(records(loaded.rooms.tools, store, tenant))
+        return await work(records(loaded.section(Rooms).tools, store, tenant))
     finally:
         await store.aclose()
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
-from gateway.config import MCPServer
+from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools.base import Effect, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gateway import __version__
-from gateway.config import MCPServer
 from gateway.errors import Backoff
+from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools.base import Tool, ToolError
 from gateway.features.agents.tools.mcp import results, stdio
 

@@ -6,6 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Protocol
 
 from gateway.config.hidden import hider
+from gateway.features.agents.settings import MCP, Rooms
 from gateway.features.agents.tools.mcp.server import Server
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Servers:
     def present(self) -> list[Server]:
         """Those of the present configuration, in its order."""
         config = self._gateway.config
-        wanted = config.mcp.servers
+        wanted = config.section(MCP).servers
         for name in [name for name, server in self._servers.items() if wanted.get(name) != server.settings]:
             task = asyncio.create_task(self._servers.pop(name).aclose(), name=f"end the MCP server {name}")
             self._closing.add(task)
@@ -44,7 +45,7 @@ class Servers:
         for name, settings in wanted.items():
             if name not in self._servers:
                 folder = config.state_dir / "mcp" / name
-                most, hide = config.rooms.tools.max_result_chars, hider(config.secrets)
+                most, hide = config.section(Rooms).tools.max_result_chars, hider(config.secrets)
                 self._servers[name] = Server(name, settings, folder, most, hide)
         return [self._servers[name] for name in wanted]
 

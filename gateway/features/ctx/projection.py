@@ -11,9 +11,10 @@ from urllib.parse import urlsplit
 from zlib import crc32
 
 from gateway.config.address import is_loopback
+from gateway.features.ctx.settings import Ctx
 
 if TYPE_CHECKING:
-    from gateway.config.values import Config, Model
+    from gateway.config import Config, Model
 
 LONGEST = 64
 COMPONENT = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9._+-]{0,63}")
@@ -118,7 +119,7 @@ def projection(config: Config) -> Projection:
     made = Projection()
     # Names that fit keep theirs, whatever stands before them in the file.
     for name, model in sorted(config.models.items(), key=lambda item: not is_component(item[0])):
-        settings = config.ctx.models.get(name)
+        settings = config.section(Ctx).models.get(name)
         given = settings.object if settings is not None else None
         wanted = given or _derived(provider(model), name, made.objects)
         at = ("ctx", "models", name, "object") if given else ("models", name)
@@ -132,7 +133,7 @@ def projection(config: Config) -> Projection:
             made.objects[wanted] = name
     made.objects.setdefault(ECHO, None)
     made.aliases.update(_aliases(config, made))
-    for user, aliases in config.ctx.users.items():
+    for user, aliases in config.section(Ctx).users.items():
         made.users[user] = dict(_resolved(config, made, aliases, ("ctx", "users", str(user))))
     return made
 
@@ -168,7 +169,7 @@ def _aliases(config: Config, made: Projection) -> Iterator[tuple[str, str]]:
     if main is not None:
         yield MAIN, main
         yield HELPER, main
-    yield from _resolved(config, made, config.ctx.aliases, ("ctx", "aliases"))
+    yield from _resolved(config, made, config.section(Ctx).aliases, ("ctx", "aliases"))
 
 
 def _resolved(
