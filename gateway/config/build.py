@@ -297,6 +297,8 @@ class _Build:
         where = self.place(at, entry)
         self.weights(at, entry, where)
         general = self.secrets(("runtimes", entry.runtime))
+        if entry.call_threshold is not None:
+            self.decides(at, entry)
         return _value(
             Model,
             entry,
@@ -313,10 +315,24 @@ class _Build:
             tiers=self.tiers(at, entry),
             api_key=self.secret(entry.api_key, (*at, "api_key")) if entry.api_key else None,
             pull=self.pull(at, entry, entry.pull) if entry.pull else None,
+            tool_examples=tuple(entry.tool_examples or ()),
             engine=self.engine(at, entry),
             residence=self.residence(at, entry),
             **_format(entry.tool_call_format),
         )
+
+    def decides(self, at: KeyPath, entry: ModelEntry) -> None:
+        """Refuses a threshold where nobody can hold an answer to it."""
+        at, cure = (*at, "call_threshold"), "leave it out"
+        message = f"{explain.dotted(at)}: "
+        if entry.runtime != "llama.cpp":
+            message += f"with the runtime {entry.runtime} the gateway can't hold an answer to a decision; llama.cpp can"
+        elif entry.tool_call_format in (None, "native_json"):
+            message += "the engine reads the model's calls"
+            cure = "set tool_call_format to the model's format, or to auto"
+        else:
+            return
+        self.problem(at, message, cure, key=True)
 
     def place(self, at: KeyPath, entry: ModelEntry) -> address.Place:
         try:

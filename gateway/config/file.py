@@ -60,6 +60,7 @@ from gateway.config.values import (
     Role,
     RopeScaling,
     Tier,
+    ToolExample,
     ToolPrompt,
     ToolWording,
     UseCase,
@@ -267,6 +268,20 @@ class ModelEntry(RuntimeEntry):
         default=None,
         description="How the gateway explains tools in the system message: brief, or with examples of answers with and "
         "without a call, for models that call too often.",
+    )
+    tool_examples: list[ToolExample] | None = Field(
+        default=None,
+        description="Example turns that the gateway puts before the conversation, made from the request's own tools, "
+        "to show the model when to call; in this order. ask: a question back for a missing value; call: a call; "
+        "calls: two at once; hello: a greeting.",
+    )
+    call_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = Field(
+        default=None,
+        description="From which probability on that an answer's first token begins a call it calls a tool; below it, "
+        "it is words. Only with llama.cpp and a tool_call_format that the gateway reads. Left out: the model decides.",
+    )
+    parallel_tool_calls: bool | None = Field(
+        default=None, description="Default of a request's field: whether an answer may have several calls."
     )
     enforcement: Enforcement | None = Field(
         default=None,

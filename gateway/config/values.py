@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system", "both"]
 ToolWording = Literal["brief", "examples"]
+ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
 Enforcement = Literal["auto", "engine"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]
@@ -216,6 +217,13 @@ class Model(Struct, frozen=True, kw_only=True):
     instructions in the system message; `auto`: whichever works."""
     tool_wording: ToolWording = "brief"
     """How the gateway's part of the system message explains tools: in two sentences, or with examples."""
+    tool_examples: tuple[ToolExample, ...] = ()
+    """Example turns of ours that show the model when to call, in this order."""
+    call_threshold: float | None = None
+    """An answer calls a tool if the probability that its first token begins a call is at least this; None: the model
+    decides. After a tool's result the model decides, but is asked for words if it repeats the call."""
+    parallel_tool_calls: bool = True
+    """Whether an answer may have several calls, for requests that don't say it."""
     enforcement: Enforcement = "auto"
     """What enforces tool_choice and response_format: `engine`: the engine alone; `auto`: whatever can."""
     call_deltas: CallDeltas = "guarded"

@@ -30,6 +30,7 @@ examples:
   ctxgate tune qwen3-4b --minutes 20   with more time, for a large model
   ctxgate tune qwen3-4b --explain      the effect of each setting, from the last run
   ctxgate tune qwen3-4b --tools --apply  which way of showing tools the model understands best
+  ctxgate tune qwen3-4b --calls --apply  from which probability on it should call a tool
 
 Ctrl-C ends the trials; the results so far are shown, kept and, with --apply, written.
 Other work on the machine disturbs the measurement.
@@ -55,7 +56,16 @@ MOST_RECORDED = 4
     is_flag=True,
     help="Try the ways of showing tools, instead of engine settings.",
 )
-@click.option("--suite", default="smoke", help="--tools: the questions of model-test, smoke or core (default: smoke).")
+@click.option(
+    "--calls",
+    is_flag=True,
+    help="Find when the model should call a tool, by examples and a threshold.",
+)
+@click.option(
+    "--suite",
+    metavar="NAME",
+    help="The questions of model-test, smoke or core (default: smoke for --tools, core for --calls).",
+)
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
     config: Path | None,
@@ -67,7 +77,8 @@ def tune(
     smoke: bool,
     explain: bool,
     tools: bool,
-    suite: str,
+    calls: bool,
+    suite: str | None,
     name: str | None,
 ) -> int:
     """Finds the fastest settings of a model's engine on this machine, or the best way to show it tools.
@@ -78,13 +89,19 @@ def tune(
 
     --tools asks the questions of the smoke suite once for each way of showing tools: in the chat template, in the
     system message with brief words or with examples, and in the template with examples in the system message.
+
+    --calls asks each question of the core suite for one token, with and without example turns: how likely is it that
+    the answer begins a call? It fits the probability from which on the model should call, and checks the choice with
+    whole answers to the smoke suite.
     """
     from gateway.features.evaluation.tune import kept
 
     loaded = configuration(config)
     model = loaded.resolve(name, "chat")
     if tools:
-        return _tools(loaded, model, suite, applies=applies)
+        return _tools(loaded, model, suite or "smoke", applies=applies)
+    if calls:
+        return _calls(loaded, model, suite or "core", applies=applies, smoke=smoke)
     file = kept.path_of(loaded.state_dir, model.name)
     if explain:
         _explain(_known(file, model))
@@ -117,6 +134,16 @@ def _tools(config: Config, model: Model, suite: str, *, applies: bool) -> int:
         return tried
     tune_tools.conclude(config, model, tried, suite, applies=applies)
     return 0
+
+
+def _calls(config: Config, model: Model, suite: str, *, applies: bool, smoke: bool) -> int:
+    from gateway.features.evaluation.commands import tune_calls
+
+    tune_calls.check(model)
+    found = tune_calls.measure(config, model, suite)
+    if isinstance(found, int):
+        return found
+    return tune_calls.conclude(config, model, found, suite, applies=applies, smoke=smoke)
 
 
 def _check(model: Model) -> None:
