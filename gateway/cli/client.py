@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.config import ConfigError, Problem, Server, cache, find
+from gateway.config import ConfigError, Problem, Server, find, load
 from gateway.config.address import is_loopback
 from gateway.config.loader import NoConfig
 from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderUnavailable
@@ -130,7 +130,7 @@ def configured(config: Path | None) -> Server:
     except NoConfig:
         return Server()
     try:
-        return cache.load(path).server
+        return load(path).server
     except ConfigError:
         from gateway.config.loader import server_of
 

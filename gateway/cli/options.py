@@ -53,11 +53,11 @@ def configuration(file: Path | None, *, create: bool = False) -> Config:
 
     create: writes the default one if there is no other. Raises ConfigError.
     """
-    from gateway.config import cache, find
+    from gateway.config import find, load
     from gateway.config.loader import NoConfig
 
     try:
-        return cache.load(file if file is not None else find())
+        return load(file if file is not None else find())
     except NoConfig:
         from gateway.config import default
 
@@ -66,6 +66,6 @@ def configuration(file: Path | None, *, create: bool = False) -> Config:
             from gateway.cli.default_config import written
 
             written()
-            return cache.load(place)
+            return load(place)
         print(f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {place}", file=sys.stderr)
         return default.load()

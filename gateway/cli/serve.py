@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway.cli.client import base_url
 from gateway.cli.listening import listening
 from gateway.cli.options import FILE, Command, config_option, configuration
-from gateway.config import Config, Model, Server, cache, load
+from gateway.config import Config, Model, Server, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.feature import offered
 from gateway.server.keys import FILE as KEYS
@@ -136,8 +136,7 @@ def _reloader(source: Path, overrides: Overrides, named: str, stand_in: str | No
     """Loads the file again, or a text in its place, and applies what the command line overrides."""
 
     def reload(text: str | None) -> Config:
-        # Without a text through the cache, so that the next start finds the edited file there.
-        again = overrides.apply(cache.load(source) if text is None else load(source, text=text))
+        again = overrides.apply(load(source, text=text))
         if (
             stand_in is not None
             and stand_in in again.models

@@ -73,8 +73,6 @@ class Document:
     """The values of the variables in each scalar that names some."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
-    variables: frozenset[str] | None = frozenset()
-    """Variables that the file names; None once one of them has a value or needs one."""
     renamed: dict[KeyPath, str] = field(default_factory=dict)
     """Path in the normal form → key as written in the file."""
 
@@ -279,14 +277,9 @@ class _Reader(SafeConstructor):
         self.document.problem(path, f"the YAML tag {tag.replace(_TAG, '!!')} has no meaning here", "leave it out")
         return None
 
-    def names(self, variable: str, *, needs_none: bool) -> None:
-        known = self.document.variables
-        self.document.variables = known | {variable} if needs_none and known is not None else None
-
     def filled(self, text: str, path: KeyPath) -> str:
         def fill(match: re.Match[str]) -> str:
             name, default = match.groups()
-            self.names(name, needs_none=default is not None and not self.environ.get(name))
             if value := self.environ.get(name):
                 self.document.filled[path] = (*self.document.filled.get(path, ()), value)
                 return value
