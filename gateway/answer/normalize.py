@@ -560,7 +560,7 @@ class Answer:
 
     def whole(self, payload: bytes) -> bytes:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
-        if self._fixup is None and not self.healed and self._passes(payload):
+        if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
         try:
             body = decode(payload)

@@ -43,6 +43,8 @@ async def both(gateway: Gateway, *messages: Json, **fields: Any) -> Said:
     whole, streamed = [await ask(gateway, *messages, **fields, stream=stream) for stream in (False, True)]
     assert (whole.content, whole.parsed) == (streamed.content, streamed.parsed)
     assert whole.finish_reason == streamed.finish_reason
+    told = "call_probability", "call_threshold"
+    assert [whole.ctxgate.get(key) for key in told] == [streamed.ctxgate.get(key) for key in told]
     return streamed
 
 

@@ -20,10 +20,10 @@ from gateway.features.evaluation.tune.calls import ORDERS, Tried, choose, histog
 if TYPE_CHECKING:
     from gateway.config import Config, Model
 
-QUESTIONS = "--no-html --no-png --max-tokens 1"
-"""Options of model-test: the first token of each answer tells enough."""
+QUESTIONS = "--no-html --no-png --max-tokens 1 --names underscore"
+"""Options of model-test: the first token of each answer tells enough. Most programs name their tools like this."""
 
-WHOLE = "--no-html --no-png"
+WHOLE = "--no-html --no-png --names underscore"
 
 
 def check(model: Model) -> None:

@@ -112,12 +112,13 @@ def choose(found: Sequence[Tried]) -> Tried | None:
 
 
 def read(samples: Iterable[Mapping[str, Any]], due: Mapping[str, bool]) -> list[Point]:
-    """From the samples of a run of model-test. due: whether the first answer to each case must call."""
+    """From the samples of a run of model-test. due: whether the first answer to each case must call. Leaves out answers
+    that the model decided by itself, such as those after a tool's result."""
     found = []
     for sample in samples:
         case, answers = sample.get("case"), sample.get("answers") or ()
-        if isinstance(case, str) and case in due and answers:
-            probability = answers[0].get("call_probability", 0.0)
+        probability = answers[0].get("call_probability") if answers else None
+        if isinstance(case, str) and case in due and probability is not None:
             found.append(Point(case, float(probability), due[case]))
     return sorted(found, key=lambda point: point.case)
 
