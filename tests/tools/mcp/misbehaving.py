@@ -14,7 +14,7 @@ from typing import Any
 
 NAMES = (
     *("echo", "silent", "nonsense", "wrong", "dies", "line", "lines", "fails", "long", "environment", "grows", "slow"),
-    *("marks", "looks", "stays"),
+    *("marks", "looks", "stays", "values"),
 )
 """marks and looks write a line to the file `text`; the first time, they wait until the gateway is gone. stays writes
 its process number there, and outlives its standard input."""
@@ -90,6 +90,8 @@ def called(name: str, arguments: dict[str, Any], more: list[str]) -> dict[str, A
             text = json.dumps(dict(os.environ))
         case "fails":
             return {"result": {"content": [{"type": "text", "text": "out of order"}], "isError": True}}
+        case "values":
+            return {"result": {"content": [[]] * 1_000_000}}
         case "wrong":
             return {"result": {"content": "this isn't a list"}}
         case "grows":

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.features.agents.tools.mcp import results
+
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
@@ -96,7 +98,9 @@ class Pipe:
                 why = f"it wrote a line of over {LONGEST_LINE} bytes"
             else:
                 why = self._flood(len(line))
-                if not why and self._wanted(line):
+                if not why and results.too_many_values(line):
+                    why = f"it wrote a message of over {results.MOST_VALUES} values"
+                elif not why and self._wanted(line):
                     await deliver(line)
                 elif self._lines % AT_ONCE == 0:
                     await asyncio.sleep(0)
