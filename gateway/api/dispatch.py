@@ -56,7 +56,11 @@ class Dispatch:
     async def _limited(self, meter: Meter, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises LimitReached. Only what makes models work counts as a request."""
         path = scope["path"]
-        if scope["method"] != "POST" or (path != RECORDED and keys.wanted("POST", path) != "models"):
+        if (
+            scope["method"] != "POST"
+            or path.endswith("/cancel")
+            or (path != RECORDED and keys.wanted("POST", path) != "models")
+        ):
             await self._dispatched(scope, receive, send)
             return
         headers: Callable[[Standing, float], Headers] = import_from_string(routes.routes_of(path).limits)
