@@ -44,7 +44,7 @@ class Curl:
     def __init__(self, tools: RoomTools, fetcher: Fetcher | None = None) -> None:
         self._tools = tools
         self._fetcher = fetcher
-        self._reading: asyncio.Semaphore | None = None
+        self._reading: dict[str, asyncio.Semaphore] = {}
 
     def tools(self) -> list[Tool]:
         most = self._tools.max_result_chars
@@ -67,20 +67,20 @@ class Curl:
             ),
         ]
 
-    async def _fetch(self, method: str, given: dict[str, Any]) -> Fetched:
+    async def _fetch(self, context: ToolContext, method: str, given: dict[str, Any]) -> Fetched:
         if self._fetcher is None:
             from gateway.features.agents.tools.fetch import Fetcher
 
             self._fetcher = Fetcher(self._tools)
         body = given["body"].encode() if "body" in given else None
         timeout = given["timeout_ms"] / 1000 if "timeout_ms" in given else None
-        return await self._fetcher.fetch(method, given["url"], given.get("headers", {}), body, timeout)
+        return await self._fetcher.fetch(method, given["url"], given.get("headers", {}), body, timeout, context.share)
 
     async def _get(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch("GET", given))
+        return self._raw(await self._fetch(context, "GET", given))
 
     async def _post(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch("POST", given))
+        return self._raw(await self._fetch(context, "POST", given))
 
     def _raw(self, fetched: Fetched) -> dict[str, Any]:
         most = self._tools.max_result_chars
@@ -100,16 +100,16 @@ class Curl:
         return {**_head(fetched), "headers": headers, key: body, "truncated": truncated}
 
     async def _markdown(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **await self._read("markdown", fetched, given)}
+        fetched = await self._fetch(context, "GET", given)
+        return {**_head(fetched), **await self._read("markdown", fetched, given, context.share)}
 
     async def _compact(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **await self._read("compact", fetched, given)}
+        fetched = await self._fetch(context, "GET", given)
+        return {**_head(fetched), **await self._read("compact", fetched, given, context.share)}
 
     async def _summarize(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        page = await self._read("markdown", fetched, {"max_chars": SUMMARY_INPUT, **given})
+        fetched = await self._fetch(context, "GET", given)
+        page = await self._read("markdown", fetched, {"max_chars": SUMMARY_INPUT, **given}, context.share)
         if not page["content"]:
             raise ToolError("no_text", "the page has no text")
         focus = f"Summarise it with regard to: {given['focus']}\n\n" if given.get("focus") else ""
@@ -124,7 +124,7 @@ class Curl:
         return {**_head(fetched), **told, "truncated": page["truncated"]}
 
     async def _read(
-        self, form: Literal["markdown", "compact"], fetched: Fetched, given: dict[str, Any]
+        self, form: Literal["markdown", "compact"], fetched: Fetched, given: dict[str, Any], share: str
     ) -> dict[str, Any]:
         """`{title, content, truncated, …}`, at most `max_chars`: HTML converted, JSON and text as they are."""
         text = fetched.text()
@@ -143,9 +143,7 @@ class Curl:
             kind = "text"
         from gateway.features.agents.tools.pages import AT_ONCE, convert
 
-        if self._reading is None:
-            self._reading = asyncio.Semaphore(AT_ONCE)
-        async with self._reading:
+        async with self._reading.setdefault(share, asyncio.Semaphore(AT_ONCE)):
             page = await convert(form, fetched.url, text, kind, given.get("max_chars", self._tools.max_result_chars))
         return {**page, "truncated": page["truncated"] or cut or fetched.truncated}
 
