@@ -44,7 +44,7 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None) -> Config:
 def _key(source: Path) -> bytes:
     """Hash of everything that the configuration depends on, except its environment variables."""
     try:
-        text = source.read_bytes()
+        text = source.read_bytes() if source.is_file() else b""
     except OSError:
         text = b""  # `read_config` reports it
     parts = [sys.version, str(source), os.path.expanduser("~"), USER.user_state_dir]

@@ -236,6 +236,7 @@ async def test_starts_back_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
         ("dies", "mcp_interrupted", "it ended: exit status 3; it may have taken effect"),
         ("line", "mcp_interrupted", "a line of over 4194304 bytes"),
         ("lines", "mcp_interrupted", "over 20000 lines that nobody asked for"),
+        ("pings", "mcp_interrupted", "over 20000 lines that nobody asked for"),
         ("silent", "mcp_timeout", "no answer within 1.5 s; it may still take effect"),
         ("nonsense", "mcp_timeout", "no answer within 1.5 s"),
     ],

@@ -83,7 +83,7 @@ class Pipe:
         self._lines = 0
 
     def asked(self) -> None:
-        """We sent a message: the server may write again."""
+        """We asked for something: the server may write again. An answer to its pings isn't asking."""
         self._bytes = self._lines = 0
 
     async def read(self, process: Process, stdout: asyncio.StreamReader, deliver: Callable[[bytes], Any]) -> None:
@@ -164,7 +164,8 @@ async def connect(
     async def write() -> None:
         with contextlib.suppress(OSError):
             async for message in said[1]:
-                pipe.asked()
+                if hasattr(message.message, "method"):
+                    pipe.asked()
                 writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await writer.drain()
 
