@@ -142,6 +142,8 @@ class LineReader:
     def _parsed(self, text: bytes) -> Line | Fault:
         try:
             line = body.read(_line_decoder, text)
+            if not bytes(line.body).startswith(b"{"):
+                raise ProviderInvalidRequest("body: expected `object`", param="body")
             known = body.read(_body_decoder, bytes(line.body))
         except ProviderInvalidRequest as error:
             message = error.message.replace("the request body", "the line")
