@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gateway.upstream import Response
     from gateway.wire.completions import PromptLogprobs
 
-_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL)
+_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL, messages.MEDIA, messages.ESCAPED_ASCII)
 
 BAD_INPUT = (
     "Failed to parse messages",
@@ -491,7 +491,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
-            messages.edit(fields, messages.arguments_are_text, messages.refusals_are_text)
+            messages.edit(fields, messages.media_is_data, messages.arguments_are_text, messages.refusals_are_text)
 
     async def notation(self) -> Notation:
         return "gbnf"

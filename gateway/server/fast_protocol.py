@@ -596,7 +596,7 @@ class ChatCycle:
                 self._left = meter.enter(openai_headers)
                 self._meter = meter
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
-                await self._answer_large(app, caller)
+                await self._answer_large(app, caller, principal)
             else:
                 body, self.body = bytes(self.body), b""
                 await app.answer_hot(body, self._headers, self, caller)
@@ -615,8 +615,8 @@ class ChatCycle:
             if (meter := self._meter) is not None:
                 meter.ended += 1
 
-    async def _answer_large(self, app: HotApp, caller: Caller) -> None:
-        body = Body(app.bodies, app.max_body)
+    async def _answer_large(self, app: HotApp, caller: Caller, principal: Principal) -> None:
+        body = Body(app.bodies, app.max_body, principal)
         try:
             await app.answer_hot(await self._read(body), self._headers, self, caller)
         finally:

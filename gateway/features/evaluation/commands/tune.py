@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import Command, config_option, configuration, url_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ def tune(
     _check(model)
     before = loaded.source.read_bytes()
     texts, requests = _requests(config, url, model, tokens)
-    print(f"{model.name}: {texts}", file=sys.stderr)
+    say(f"{model.name}: {texts}", file=sys.stderr)
     results = _measure(loaded, model, requests, minutes, exhaustive=exhaustive)
     found = _kept(model, texts, results)
     kept.save(file, found)
@@ -117,10 +118,10 @@ def tune(
     winner = found.results[found.chosen]
     changes = _changes(found, winner)
     if not changes:
-        print(f"\nNo setting is faster than {model.name} as configured.")
+        say(f"\nNo setting is faster than {model.name} as configured.")
         return 0
     if smoke and not smokes(loaded, model, before, changes):
-        print("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
+        say("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
         return 1
     return _conclude(loaded, model, before, changes, applies=applies)
 
@@ -277,7 +278,7 @@ def _show(found: Kept) -> None:
         rows.append((mark, name, *_figures(result, base), words))
     right = ("times", "tokens/s", "prompt tokens/s", "first token", "memory")
     show(table(("", "setting", *right, ""), rows, right=right))
-    print(f"\n{found.machine}; {found.texts}; * the choice; in brackets: 95 % intervals")
+    say(f"\n{found.machine}; {found.texts}; * the choice; in brackets: 95 % intervals")
 
 
 def _figures(result: Result, base: Result) -> tuple[str, ...]:
@@ -313,7 +314,7 @@ def _explain(found: Kept) -> None:
         (effect.key, written(effect.value), written(effect.instead_of), _number(effect.times, 2), str(effect.pairs))
         for effect in effects(found.results, winner)
     ]
-    print("\nThe effect of each key of the choice, all other keys being equal:\n")
+    say("\nThe effect of each key of the choice, all other keys being equal:\n")
     show(table(("key", "value", "instead of", "times", "pairs"), rows, right=("times", "pairs")))
 
 
@@ -344,7 +345,7 @@ def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, An
     lines = {key: written(value) for key, value in changes.items()}
     shown = "".join(f"    {key}: {value}\n" for key, value in lines.items())
     if not applies:
-        print(f"\nThe best setting, for {model.name} in {config.source}:\n{shown}ctxgate tune --apply writes it there.")
+        say(f"\nThe best setting, for {model.name} in {config.source}:\n{shown}ctxgate tune --apply writes it there.")
         return 0
     wanted = applied(model, changes)
     edit.write(
@@ -353,5 +354,5 @@ def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, An
         edit.with_keys(before, model.name, lines),
         lambda made: made.models[model.name].engine == wanted.engine and made.models.keys() == config.models.keys(),
     )
-    print(f"\n{config.source} has it now:\n{shown}A running gateway applies it by itself.")
+    say(f"\n{config.source} has it now:\n{shown}A running gateway applies it by itself.")
     return 0

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gateway.cli.text import say
 from gateway.config.edit import with_keys, write
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.evaluation.commands.swap import MEASURED, Test
@@ -51,7 +52,7 @@ def measure(config: Config, model: Model, suite: str) -> list[Tried] | int:
     with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
         for number, order in enumerate(ORDERS):
             out = Path(folder) / str(number)
-            print(f"\nexamples: {', '.join(order) or 'none'}", end="", file=sys.stderr)
+            say(f"\nexamples: {', '.join(order) or 'none'}", end="", file=sys.stderr)
             keys = {"call_threshold": "0.5", "tool_examples": f"[{', '.join(order)}]"}
             code = _run(config, model, with_keys(before, model.name, keys), suite, out, QUESTIONS)
             if code not in MEASURED:
@@ -91,9 +92,9 @@ def show(found: list[Tried]) -> None:
 
     chosen = choose(found)
     for each in found:
-        print(f"\nexamples: {', '.join(each.examples) or 'none'}")
+        say(f"\nexamples: {', '.join(each.examples) or 'none'}")
         for due, name in ((True, "due     "), (False, "needless")):
-            print(f"  a call is {name}  0 |{histogram(each.points, due=due)}| 1")
+            say(f"  a call is {name}  0 |{histogram(each.points, due=due)}| 1")
     right = ("area", "threshold", "calls where due", "quiet where due", "mean", "by itself")
     rows = [
         (
@@ -108,9 +109,9 @@ def show(found: list[Tried]) -> None:
         )
         for each in found
     ]
-    print()
+    say()
     show(table(("", "examples", *right), rows, right=right))
-    print("\nEach half of the questions is judged by the threshold of the other. By itself: what is likelier.")
+    say("\nEach half of the questions is judged by the threshold of the other. By itself: what is likelier.")
 
 
 def conclude(config: Config, model: Model, found: list[Tried], suite: str, *, applies: bool, smoke: bool) -> int:
@@ -119,21 +120,21 @@ def conclude(config: Config, model: Model, found: list[Tried], suite: str, *, ap
     show(found)
     chosen = choose(found)
     if chosen is None:
-        print(f"\n{model.name} decides as well by itself: nothing to set.")
+        say(f"\n{model.name} decides as well by itself: nothing to set.")
         return 0
     keys, comment = chosen.keys, note(chosen, suite, time.strftime("%Y-%m-%d"))
     if smoke:
         counts = passes(config, model, keys, "smoke")
         if isinstance(counts, int):
             return counts
-        print(f"\nWhole answers to smoke: {counts[1]} pass with it, {counts[0]} without.")
+        say(f"\nWhole answers to smoke: {counts[1]} pass with it, {counts[0]} without.")
         if counts[1] < counts[0]:
-            print("Fewer than before: nothing changed.", file=sys.stderr)
+            say("Fewer than before: nothing changed.", file=sys.stderr)
             return 1
     if not applies:
         shown = "".join(f"    {key}: {value}\n" for key, value in keys.items())
-        print(f"\nThe best choice, for {model.name} in {config.source}:\n{shown}    # {comment}")
-        print("ctxgate tune --calls --apply writes it there.")
+        say(f"\nThe best choice, for {model.name} in {config.source}:\n{shown}    # {comment}")
+        say("ctxgate tune --calls --apply writes it there.")
         return 0
     before = config.source.read_bytes()
     write(
@@ -142,5 +143,5 @@ def conclude(config: Config, model: Model, found: list[Tried], suite: str, *, ap
         with_keys(before, model.name, keys, comment=comment),
         lambda made: made.models.keys() == config.models.keys() and made.models[model.name].call_threshold is not None,
     )
-    print(f"\n{config.source} has it now. A running gateway applies it by itself.")
+    say(f"\n{config.source} has it now. A running gateway applies it by itself.")
     return 0
