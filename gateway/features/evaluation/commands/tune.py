@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import Command, config_option, configuration, url_option
+from gateway.cli.options import FILE, Command, config_option, configuration, url_option
 from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
@@ -62,6 +62,7 @@ MOST_RECORDED = 4
     is_flag=True,
     help="Find when the model should call a tool, by examples and a threshold.",
 )
+@click.option("--png", type=FILE, metavar="FILE", help="--calls: draw what was found.")
 @click.option(
     "--suite",
     metavar="NAME",
@@ -79,6 +80,7 @@ def tune(
     explain: bool,
     tools: bool,
     calls: bool,
+    png: Path | None,
     suite: str | None,
     name: str | None,
 ) -> int:
@@ -102,7 +104,7 @@ def tune(
     if tools:
         return _tools(loaded, model, suite or "smoke", applies=applies)
     if calls:
-        return _calls(loaded, model, suite or "core", applies=applies, smoke=smoke)
+        return _calls(loaded, model, suite or "core", applies=applies, smoke=smoke, png=png)
     file = kept.path_of(loaded.state_dir, model.name)
     if explain:
         _explain(_known(file, model))
@@ -137,13 +139,16 @@ def _tools(config: Config, model: Model, suite: str, *, applies: bool) -> int:
     return 0
 
 
-def _calls(config: Config, model: Model, suite: str, *, applies: bool, smoke: bool) -> int:
+def _calls(config: Config, model: Model, suite: str, *, applies: bool, smoke: bool, png: Path | None) -> int:
     from gateway.features.evaluation.commands import tune_calls
+    from gateway.features.evaluation.tune.calls_picture import draw
 
     tune_calls.check(model)
     found = tune_calls.measure(config, model, suite)
     if isinstance(found, int):
         return found
+    if png is not None and not draw(png, model.name, found):
+        say("--png needs matplotlib: pip install matplotlib", file=sys.stderr)
     return tune_calls.conclude(config, model, found, suite, applies=applies, smoke=smoke)
 
 
