@@ -92,7 +92,7 @@ PUBLIC = frozenset(
         *("ca_file", "display_name", "model_name", "aliases", "fallbacks", "group", "object", "health_check"),
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
-        *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling"),
+        *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
         *("alias", "model", "service_tier"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )

@@ -32,7 +32,11 @@ def example_turns(tools: Sequence[Mapping[str, Any]], order: Sequence[Example]) 
     two.
     """
     functions = [tool.get("function", tool) for tool in tools]
-    named = [f for f in functions if isinstance(f, Mapping) and isinstance(f.get("name"), str)]
+    unique: dict[str, Mapping[str, Any]] = {}
+    for function in functions:
+        if isinstance(function, Mapping) and isinstance(function.get("name"), str):
+            unique.setdefault(function["name"], function)
+    named = [*unique.values()]
     ids = (f"example_{number}" for number in count(1))
     turns: list[Json] = []
     for kind in order if named else ():

@@ -43,8 +43,10 @@ async def both(gateway: Gateway, *messages: Json, **fields: Any) -> Said:
     whole, streamed = [await ask(gateway, *messages, **fields, stream=stream) for stream in (False, True)]
     assert (whole.content, whole.parsed) == (streamed.content, streamed.parsed)
     assert whole.finish_reason == streamed.finish_reason
-    told = "call_probability", "call_threshold"
-    assert [whole.ctxgate.get(key) for key in told] == [streamed.ctxgate.get(key) for key in told]
+    assert whole.ctxgate.get("call_threshold") == streamed.ctxgate.get("call_threshold")
+    # The engine computes the second answer from the first one's prefix, in batches of another size.
+    told = [said.ctxgate.get("call_probability") for said in (whole, streamed)]
+    assert told == ([None, None] if None in told else [pytest.approx(told[0], abs=0.01)] * 2)
     return streamed
 
 
