@@ -95,6 +95,9 @@ class MessageSyntax:
 
 Syntax = NamedSyntax | TagSyntax | ElementSyntax | MessageSyntax
 
+BEGINS_JSON = ("{", "[", "```")
+"""What calls without marks begin with."""
+
 MAX_CALLS = 8
 """That a grammar allows in one answer. A weak model would list calls without end."""
 

@@ -101,7 +101,9 @@ THEIRS: dict[str, set[str]] = {
     },
     "gateway.features.rooms": {"alembic", "click", "cryptography", "httpx", "keyring", "msgspec", "sqlalchemy"},
     "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "pydantic", "sqlalchemy"},
-    "gateway.features.batches": {"alembic", "click", "msgspec", "pydantic", "rich", "sqlalchemy", "starlette"},
+    "gateway.features.batches": {
+        *("alembic", "click", "msgspec", "pydantic", "python_multipart", "rich", "sqlalchemy", "starlette"),
+    },
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
         *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),

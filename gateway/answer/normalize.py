@@ -30,7 +30,7 @@ from gateway.wire.chat import (
     decode_chunk,
     encode,
 )
-from gateway.wire.engine import Fixup
+from gateway.wire.engine import Decided, Fixup
 from normalizers import (
     Event,
     FormatSpec,
@@ -76,6 +76,13 @@ def _tools(raw: bytes) -> SchemaIndex:
 def _refusing(spec: FormatSpec) -> FormatSpec:
     """The format without calls of undeclared tools. Cached, because `passes` keeps an entry for each format."""
     return spec if spec.unknown_tools == "refuse" else replace(spec, unknown_tools="refuse")
+
+
+@lru_cache(maxsize=64)
+def in_words(spec: FormatSpec) -> FormatSpec:
+    """The format for an answer of which it was decided that it calls no tool: what looks like a call without marks is
+    an example."""
+    return replace(spec, unmarked="never", calls_in_reasoning="never")
 
 
 class _Choice:
@@ -172,7 +179,7 @@ class Answer:
 
     spec: the format in which the model writes calls. fixup: corrects the engine's own mistakes first.
     reasoning_open: the text starts within the model's reasoning. healed: the repairs to the request's history,
-    counted by kind. The answer's `ctxgate` field reports them, and the fallback that answers.
+    counted by kind. The answer's `ctxgate` field reports them, the fallback that answers, and what was decided.
 
     guarded, unmarked_guarded: every call that a mark begins is certain to be readable, so it can be sent piece by
     piece, and so is every call without marks that begins the answer. Any other is held back until it is complete. Set
@@ -190,6 +197,7 @@ class Answer:
         "_spec",
         "choices",
         "chunks",
+        "decided",
         "guarded",
         "healed",
         "unmarked_guarded",
@@ -210,6 +218,8 @@ class Answer:
     ) -> None:
         self.guarded = self.unmarked_guarded = False
         self.healed = healed
+        self.decided: Decided | None = None
+        """Whether it calls a tool was decided before it was written, and how. Set it before the first payload."""
         self._request = request
         self._spec = _refusing(spec) if request.limited else spec
         self._reasoning_open = reasoning_open
@@ -521,7 +531,7 @@ class Answer:
         if not self.usage and isinstance(timings := envelope.get("timings"), dict):
             self.usage = _of_timings(timings)
         last = {**envelope, "choices": [{**frame, "finish_reason": choice.reason(reason)}]}
-        report = _report(self.healed, choice)
+        report = self._report(choice)
         if report or choice.normalizer.called:
             # With calls read from text, also report that none needed repair.
             last["ctxgate"] = {"mended": "none", **report}
@@ -533,11 +543,24 @@ class Answer:
         choice.normalizer.called = read.called
         return last
 
+    def _report(self, *choices: _Choice) -> dict[str, Any]:
+        """The `ctxgate` extension field: repairs, warnings and the decision."""
+        report: dict[str, Any] = {"healed": self.healed} if self.healed else {}
+        warnings = [warning for choice in choices for warning in choice.all_warnings()]
+        if warnings:
+            report["warnings"] = warnings
+        if (mended := _mended(choices)) != "none":
+            report["mended"] = mended
+        if self.decided is not None:
+            report["call_probability"] = round(self.decided.probability, 4)
+            report["call_threshold"] = self.decided.threshold
+        return report
+
     # Whole
 
     def whole(self, payload: bytes) -> bytes:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
-        if self._fixup is None and not self.healed and self._passes(payload):
+        if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
         try:
             body = decode(payload)
@@ -560,7 +583,7 @@ class Answer:
             index = frame.get("index")
             choice = self._choice(index if isinstance(index, int) else position)
             changed = self._whole_choice(frame, message, choice) or changed
-        report = _report(self.healed, *self.choices.values()) if self.choices or self.healed else None
+        report = self._report(*self.choices.values()) if self.choices or self.healed or self.decided else None
         if report:
             body["ctxgate"] = report
         return encode(body) if changed or report else payload
@@ -704,17 +727,6 @@ def _both_names(message: dict[str, Any]) -> bool:
         return False
     message["reasoning_content"] = message["reasoning"] = one or other
     return True
-
-
-def _report(healed: Mapping[str, int], *choices: _Choice) -> dict[str, Any]:
-    """The `ctxgate` extension field: repairs and warnings."""
-    report: dict[str, Any] = {"healed": healed} if healed else {}
-    warnings = [warning for choice in choices for warning in choice.all_warnings()]
-    if warnings:
-        report["warnings"] = warnings
-    if (mended := _mended(choices)) != "none":
-        report["mended"] = mended
-    return report
 
 
 def _mended(choices: Iterable[_Choice]) -> str:

@@ -75,6 +75,8 @@ def answer_headers(run: Run) -> Headers:
         headers = (*headers, *stand_in(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
+    if (decided := answer.decided) is not None:
+        headers = (*headers, (b"x-ctxgate-call-probability", b"%.4f" % decided.probability))
     if healed := answer.healed:
         counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
         return (*headers, (b"x-ctxgate-healed", counts.encode()))

@@ -15,6 +15,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import Caller, encode, tier_in
 from gateway.wire.completions import CreateCompletion, Part, Reader, summed
+from gateway.wire.limits import openai_headers
 from gateway.wire.sse import Sink
 
 AT_ONCE = 8
@@ -30,10 +31,14 @@ async def create(request: Request) -> ASGIApp:
         return Stream(
             _opened(route, wanted, parts, request.caller), PayloadEncoding(wanted), request.gateway.config.server
         )
-    places = asyncio.Semaphore(AT_ONCE)
+    limits = request.principal.limits
+    # They share the place of their request, where the key has a number of places.
+    places = asyncio.Semaphore(1 if limits is not None and limits.parallel is not None else AT_ONCE)
 
     async def one(part: Part, reader: Reader) -> dict[str, Any]:
         async with places:
+            if part is not parts[0]:
+                _count(request.caller)
             await _read_prompt(route, part, reader, wanted)
             posted = route.post("completions", part.fields, "completions", request.caller, asked=wanted.model)
             async with posted as answer:
@@ -50,6 +55,17 @@ async def create(request: Request) -> ASGIApp:
         first["choices"] += other["choices"]
     first["usage"] = summed((part, reader.usage) for part, reader in zip(parts, readers, strict=True))
     return JSON(first if wanted.tier is None else {**first, "service_tier": wanted.tier})
+
+
+def _count(caller: Caller) -> None:
+    """Counts a further request to the engine, in the place of the one before. Raises LimitReached."""
+    if (meter := caller.meter) is not None:
+        meter.ended += 1
+        try:
+            meter.enter(openai_headers)
+        except GatewayError:
+            meter.ended -= 1
+            raise
 
 
 @asynccontextmanager
@@ -88,6 +104,8 @@ class _Choices:
     async def payloads(self) -> list[bytes]:
         while not self._ended:
             if self._answer is None and self._waiting:
+                if self._read:
+                    _count(self._caller)
                 part = self._waiting.pop()
                 self._read.append((part, Reader(part, self._wanted.known.logprobs)))
                 await _read_prompt(self._route, *self._read[-1], self._wanted)

@@ -12,6 +12,7 @@ from gateway.api import health, routes
 from gateway.api.chat import PATHS, Chat, chat_asgi
 from gateway.server import keys
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
+from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.principal import CALLER_KEY, SCOPE_KEY, Callers, Principal
 from gateway.services import Services
 from gateway.wire.chat import Caller, Meter
@@ -46,7 +47,7 @@ class Dispatch:
 
         Raises GatewayError.
         """
-        scope[SCOPE_KEY] = principal
+        scope[SCOPE_KEY] = scope[BODY_KEY].principal = principal
         caller = scope[CALLER_KEY] = await self.caller(agent, principal)
         if caller.meter is None:
             await self._dispatched(scope, receive, send)
@@ -56,7 +57,11 @@ class Dispatch:
     async def _limited(self, meter: Meter, scope: Scope, receive: Receive, send: Send) -> None:
         """Raises LimitReached. Only what makes models work counts as a request."""
         path = scope["path"]
-        if scope["method"] != "POST" or (path != RECORDED and keys.wanted("POST", path) != "models"):
+        if (
+            scope["method"] != "POST"
+            or path.endswith("/cancel")
+            or (path != RECORDED and keys.wanted("POST", path) != "models")
+        ):
             await self._dispatched(scope, receive, send)
             return
         headers: Callable[[Standing, float], Headers] = import_from_string(routes.routes_of(path).limits)

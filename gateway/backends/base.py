@@ -20,7 +20,7 @@ from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.upstream import bracketed
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Fixup, Notation, RawText
+from gateway.wire.engine import Decided, Fixup, Notation, RawText
 
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts, Place, Placing, SlotServer
@@ -69,6 +69,8 @@ class Reply:
     """The prompt opens the model's reasoning, so the text starts within it."""
     by_grammar = False
     """The engine enforces the grammar that was sent: every call that begins with a marker is readable."""
+    decided: Decided | None = None
+    """Whether it calls a tool was decided before it was written, and how."""
     turn: Place | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
     history: Sequence[tuple[str, float]] = ()

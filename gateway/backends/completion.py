@@ -14,7 +14,7 @@ class CompletionReply(HTTPReply):
     usage: add a usage chunk to a stream.
     """
 
-    __slots__ = ("_seen_choices", "_usage", "by_grammar", "reasoning_open")
+    __slots__ = ("_seen_choices", "_usage", "by_grammar", "decided", "reasoning_open")
 
     def __init__(self, response: Response, *, usage: bool, reasoning_open: bool, by_grammar: bool) -> None:
         super().__init__(response)
@@ -22,6 +22,7 @@ class CompletionReply(HTTPReply):
         self._seen_choices: set[int] = set()
         self.reasoning_open = reasoning_open
         self.by_grammar = by_grammar
+        self.decided = None
 
     async def whole(self) -> bytes:
         if self.collects and self._is_stream():

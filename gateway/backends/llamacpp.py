@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,6 +15,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
+from gateway.backends.llamacpp_decision import FIRST_TOKEN, first_tokens, likelihood
 from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
@@ -30,13 +31,13 @@ from gateway.errors import (
 from gateway.prompts.live import LivePrompts, Place, Placing
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
-from gateway.wire.engine import Notation, RawText
+from gateway.wire.engine import NEVER, Decided, Decision, Notation, RawText
 
 if TYPE_CHECKING:
     from gateway.upstream import Response
     from gateway.wire.completions import PromptLogprobs
 
-_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL)
+_needs_edit = messages.needs(messages.EMPTY_ARGUMENTS, messages.REFUSAL, messages.MEDIA, messages.ESCAPED_ASCII)
 
 BAD_INPUT = (
     "Failed to parse messages",
@@ -99,8 +100,9 @@ class LlamaCppBackend(OpenAIBackend):
         self._template_head = self.post_head("/apply-template")
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
+        self._tokens_head = self.post_head("/completion")
         self._templates = True
-        self._marks: dict[str, bool] = {}
+        self._marks: dict[str, list[int]] = {}
         self._control: ControlTokens | None = None
         self._slots: LlamaCppSlots | None = None
         self._prompts: LivePrompts | None = None
@@ -185,8 +187,6 @@ class LlamaCppBackend(OpenAIBackend):
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = _with_end(prompt, _end(prompt) + "\n\n" + pair[1] + "\n\n"), None
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
-        grammar = await self._grammar(asked, raw, pair)
-        asked |= {**grammar, "model": self._name, "prompt": Raw(encode(prompt))}
         if raw.markers:
             asked["preserved_tokens"] = Raw(encode(raw.markers))
         await self._check_fits(fields, prompt)
@@ -197,17 +197,53 @@ class LlamaCppBackend(OpenAIBackend):
             asked |= collect.STREAM_FIELDS
         turn = await self.placed(fields, prompt)
         asked |= {name: value for name, value in fields.items() if name == "id_slot"}
+        asked |= {"model": self._name, "prompt": Raw(encode(prompt))}
         with turn or NOWHERE:
-            response = await self.accepted(self._completion_head, asked)
+            grammar, decided = await self._steered(asked, raw, pair)
+            response = await self.accepted(self._completion_head, asked | grammar)
         reply = _completion_kind(asked)(
             response,
             usage=request.include_usage or not request.stream,
             reasoning_open=pair is not None,
             by_grammar=bool(grammar),
         )
-        reply.turn = turn
+        reply.turn, reply.decided = turn, decided
         reply.progress, reply.collects = progress, not request.stream
         return reply
+
+    async def _steered(
+        self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None
+    ) -> tuple[dict[str, Raw], Decided | None]:
+        """The fields of the answer's grammar, and what was decided. pair: the reasoning that the prompt opens."""
+        if raw.decision is not None and pair is None and _may_decide(asked):
+            if raw.decision.threshold >= NEVER:
+                decided: Decided | None = Decided(0.0, NEVER)
+            else:
+                decided = await self._decide(raw.decision, raw.think, asked)
+            if decided is not None:
+                return {"grammar": Raw(encode(raw.decision.grammar(decided)))}, decided
+        return await self._grammar(asked, raw, pair), None
+
+    async def _decide(
+        self, decision: Decision, think: tuple[tuple[str, str], ...], asked: Mapping[str, Raw]
+    ) -> Decided | None:
+        """Asks for the first token alone, which reads the prompt that the answer then finds in the cache.
+
+        None where the answer may begin with reasoning. Raises as `accepted`.
+        """
+        names = ("prompt", "model", "id_slot", "cache_prompt", "preserved_tokens", "lora")
+        question = {name: asked[name] for name in names if name in asked}
+        response = await self.accepted(self._tokens_head, question | FIRST_TOKEN)
+        try:
+            tokens = first_tokens(await response.read())
+        finally:
+            response.close()
+        openers, thoughts = [
+            {mark: ids[0] for mark in marks if (ids := await self._ids_of(mark))}
+            for marks in (decision.openers, [mark for mark, _ in think])
+        ]
+        found = likelihood(tokens, openers, thoughts)
+        return None if found is None else Decided(found, decision.threshold)
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         if not _has_choices(fields):
@@ -251,9 +287,12 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def _is_token(self, mark: str) -> bool:
         """Whether the model's vocabulary has the mark as one token; asked once."""
+        return len(await self._ids_of(mark)) == 1
+
+    async def _ids_of(self, mark: str) -> list[int]:
+        """The tokens of the mark, asked for once; [] if the server can't tell."""
         if mark not in self._marks:
-            tokens = await self._tokens({"content": mark, "parse_special": True, "add_special": False})
-            self._marks[mark] = tokens is not None and len(tokens) == 1
+            self._marks[mark] = await self._tokens({"content": mark, "parse_special": True, "add_special": False}) or []
         return self._marks[mark]
 
     async def rendered(self, fields: dict[str, Raw]) -> Prompt | None:
@@ -452,7 +491,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if _needs_edit(fields["messages"]):
-            messages.edit(fields, messages.arguments_are_text, messages.refusals_are_text)
+            messages.edit(fields, messages.media_is_data, messages.arguments_are_text, messages.refusals_are_text)
 
     async def notation(self) -> Notation:
         return "gbnf"
@@ -624,6 +663,13 @@ def _completion_kind(fields: dict[str, Raw]) -> Callable[..., completion.Complet
     from gateway.backends.llamacpp_choices import ChoicesCompletionReply
 
     return partial(ChoicesCompletionReply, choices=decode(fields["n"]))
+
+
+def _may_decide(fields: dict[str, Raw]) -> bool:
+    """Whether nothing else in the request says how the answer begins, or may forbid its end."""
+    if _has_choices(fields):
+        return False
+    return not any(_is_set(name, fields) for name in ("grammar", "json_schema", "logit_bias", "ignore_eos"))
 
 
 def _needs_chat_endpoint(fields: dict[str, Raw]) -> bool:

@@ -140,7 +140,7 @@ class LlamaCppFlex(Backend):
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply:
         """Sends requests whose answers can't be put aside like any other request."""
         raw = guardable(raw, fields)
-        if not may_pause(fields) or not await self.prompts.know(self.slots):
+        if raw.decision is not None or not may_pause(fields) or not await self.prompts.know(self.slots):
             return await self.origin.open_raw(request, fields, raw)
         prompt = await self.origin.rendered(fields)
         ids = await self.origin.ids(prompt) if prompt is not None else None

@@ -24,6 +24,8 @@ NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
 MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
 REFUSAL = rb'"type"\s*:\s*"refusal"'
+ESCAPED_ASCII = rb"\\u00[2-7]"
+"""What may spell a name in another way: `"image\\u005furl"`."""
 EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
 
 
@@ -65,6 +67,22 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
                 )
             texts.append(str(part.get("text", "")))
         message["content"] = "".join(texts)
+
+
+def media_is_data(message: dict[str, Any], position: int) -> None:
+    """Raises ProviderUnsupportedContentBlock for an image, audio or video that its engine would have to fetch.
+
+    Engines don't check where a URL leads: to other services of this machine, for example.
+    """
+    content = message.get("content")
+    for at, part in enumerate(content if isinstance(content, list) else ()):
+        for name, value in part.items() if isinstance(part, dict) else ():
+            url = value.get("url") if isinstance(value, dict) else value if name.endswith("url") else None
+            if url is not None and not (isinstance(url, str) and url.startswith("data:")):
+                raise ProviderUnsupportedContentBlock(
+                    f"this model's engine takes images, audio and video as data: URLs alone; {name} is another URL",
+                    param=f"messages[{position}].content[{at}]",
+                )
 
 
 def refusals_are_text(message: dict[str, Any], position: int) -> None:

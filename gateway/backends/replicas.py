@@ -24,7 +24,7 @@ from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Fixup, Notation, RawText
+from gateway.wire.engine import Decided, Fixup, Notation, RawText
 
 if TYPE_CHECKING:
     from gateway.prompts.live import Place
@@ -229,6 +229,10 @@ class CountedReply(Reply):
     @property
     def by_grammar(self) -> bool:  # type: ignore[override]
         return self._reply.by_grammar
+
+    @property
+    def decided(self) -> Decided | None:  # type: ignore[override]
+        return self._reply.decided
 
     @property
     def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]

@@ -16,9 +16,10 @@ from msgspec.structs import replace
 
 from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
 from gateway.cli.options import FILE, Command, config_option, configuration
-from gateway.cli.text import printable
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.wire import sse
+from gateway.wire.text import printable
 
 if TYPE_CHECKING:
     import httpx
@@ -91,7 +92,7 @@ class Chat:
         if self._terminal:
             with contextlib.suppress(ImportError):
                 import readline  # noqa: F401  # line editing in input()
-            print(f"{self._model}; /new starts over, /quit leaves")
+            say(f"{self._model}; /new starts over, /quit leaves")
         self._begin()
         while (line := self._read("> ")) is not None:
             match line.strip():
@@ -114,7 +115,7 @@ class Chat:
         try:
             return input(prompt)
         except (EOFError, KeyboardInterrupt):
-            print()
+            say()
             return None
 
     def _turn(self, text: str) -> None:
@@ -130,12 +131,12 @@ class Chat:
                 for call in message["tool_calls"]:
                     result = self._read(f"  result of {call['function']['name']}> ") or ""
                     self._history.append({"role": "tool", "tool_call_id": call["id"], "content": result.strip()})
-            print(f"(stopped after {MAX_TOOL_ROUNDS} rounds of tool calls)")
+            say(f"(stopped after {MAX_TOOL_ROUNDS} rounds of tool calls)")
         except KeyboardInterrupt:
-            print("\n(stopped)")
+            say("\n(stopped)")
             del self._history[before:]
         except ProviderUnavailable as error:
-            print(f"\n{error}" if self._terminal else f"ctxgate: {error}", file=sys.stderr)
+            say(f"\n{error}" if self._terminal else f"ctxgate: {error}", file=sys.stderr)
             self._failure = error.exit_code
             del self._history[before:]
 

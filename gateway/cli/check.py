@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.text import say
 
 EXAMPLES = """\
 examples:
@@ -24,10 +25,10 @@ def check(config: Path | None, schema: bool) -> None:
     if schema:
         from gateway.config import schema as json_schema
 
-        print(json_schema.text(), end="")
+        say(json_schema.text(), end="")
         return
     loaded = configuration(config)
     for note in loaded.notes:
-        print(f"note: {note}")
+        say(f"note: {note}")
     count = len(loaded.models)
-    print(f"{loaded.source}: {count} model{'s' if count != 1 else ''}, active: {loaded.active_model}")
+    say(f"{loaded.source}: {count} model{'s' if count != 1 else ''}, active: {loaded.active_model}")

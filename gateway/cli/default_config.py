@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 
+from gateway.cli.text import say
 from gateway.errors import ProviderUnavailable
 
 
@@ -19,6 +20,6 @@ def written() -> bool:
             f"the default configuration can't be written: {error}; set XDG_CONFIG_HOME and XDG_DATA_HOME to folders "
             "that can be, or name a file with --config FILE"
         ) from None
-    print(f"ctxgate: wrote {default.place()}, the default configuration; edit it there", file=sys.stderr)
-    print(f"ctxgate: weights go to {default.models_dir()}", file=sys.stderr)
+    say(f"ctxgate: wrote {default.place()}, the default configuration; edit it there", file=sys.stderr)
+    say(f"ctxgate: weights go to {default.models_dir()}", file=sys.stderr)
     return True

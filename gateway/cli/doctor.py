@@ -18,8 +18,9 @@ from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
 from gateway.cli.findings import Finding, State, shown
 from gateway.cli.options import Command, config_option, configuration, port_option, url_option
 from gateway.cli.running import located
-from gateway.cli.text import printable
+from gateway.cli.text import say
 from gateway.errors import GatewayError, ProviderInvalidResponse
+from gateway.wire.text import printable
 
 if TYPE_CHECKING:
     import httpx
@@ -68,7 +69,7 @@ def doctor(config: Path | None, client: str | None, model: str | None, url: str 
         chosen = loaded.resolve(model, "chat")
         contract = CONTRACTS[client]
         text = snippet(contract, base_url(loaded.server), chosen.name, chosen.context_window)
-        print(f"# {contract.place}\n{text}")
+        say(f"# {contract.place}\n{text}")
         room = list(_window(client, contract, loaded, chosen))
         fits = all(found.state != "wrong" for found in room)
         turns = _two_turns(client, contract, text, loaded, chosen) if fits else iter(())

@@ -9,6 +9,7 @@ from typing import Literal
 import click
 
 from gateway.errors import ProviderUnavailable
+from gateway.wire.text import printable
 
 State = Literal["ok", "note", "wrong"]
 COLOURS: dict[State, str] = {"ok": "green", "note": "yellow", "wrong": "red"}
@@ -29,7 +30,8 @@ def shown(findings: Iterable[Finding]) -> int:
     wrong = False
     for found in findings:
         wrong = wrong or found.state == "wrong"
-        click.echo(f"{click.style(f'{found.state:<6}', fg=COLOURS[found.state])} {found.about}: {found.text}")
+        state = click.style(f"{found.state:<6}", fg=COLOURS[found.state])
+        click.echo(f"{state} {printable(f'{found.about}: {found.text}')}")
         if found.cure:
-            click.echo(f"       {found.cure}")
+            click.echo(f"       {printable(found.cure)}")
     return ProviderUnavailable.exit_code if wrong else 0

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import Command, config_option, configuration, json_option
+from gateway.cli.text import say
+from gateway.wire.text import printable_json
 
 if TYPE_CHECKING:
     from gateway.backends.about import About
@@ -39,7 +41,7 @@ def formats(config: Path | None, detect: str | None, as_json: bool) -> int:
         return _detect(config, detect, as_json)
     found = _formats()
     if as_json:
-        print(json.dumps(found, indent=2, ensure_ascii=False))
+        say(printable_json(json.dumps(found, indent=2, ensure_ascii=False)))
     else:
         _show(found)
     return 0
@@ -117,14 +119,14 @@ def _detect(config: Path | None, name: str, as_json: bool) -> int:
             "architecture": known.architecture or None,
             "configured": model.tool_call_format if model is not None else None,
         }
-        print(json.dumps(report, indent=2, ensure_ascii=False))
+        say(printable_json(json.dumps(report, indent=2, ensure_ascii=False)))
     elif found is not None:
-        print(f"{name}: {found.format}")
-        print(f"because of its {found.source}: {' '.join(found.evidence)} (in {known.source})")
+        say(f"{name}: {found.format}")
+        say(f"because of its {found.source}: {' '.join(found.evidence)} (in {known.source})")
         if model is not None:
-            print(f"config.yaml says: tool_call_format: {model.tool_call_format}")
+            say(f"config.yaml says: tool_call_format: {model.tool_call_format}")
     else:
-        print(f"{name}: {_why_not(known, model)}")
+        say(f"{name}: {_why_not(known, model)}")
     return 0 if found is not None else NOT_DETECTED
 
 

@@ -8,6 +8,7 @@ import click
 
 from gateway.cli.default_config import written
 from gateway.cli.options import Command
+from gateway.cli.text import say
 
 EXAMPLES = """\
 examples:
@@ -26,4 +27,4 @@ def init() -> None:
     if not written():
         from gateway.config import default
 
-        print(f"ctxgate: {default.place()} is there already, and stays as it is", file=sys.stderr)
+        say(f"ctxgate: {default.place()} is there already, and stays as it is", file=sys.stderr)

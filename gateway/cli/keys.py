@@ -11,6 +11,7 @@ import click
 from msgspec import to_builtins
 
 from gateway.cli.options import Group, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.feature import offered
 from gateway.server.keys import FILE, SCOPES, KeyFile
 from gateway.server.limits import NAMES, parse, written
@@ -63,8 +64,8 @@ def add(config: Path | None, tenant: str, user: str, scopes: tuple[str, ...], li
     wanted = parse(limits)
     allowed = list(scopes) or ["models" if wanted is not None else "*"]
     entry, key = _file(config).add(tenant=tenant, user=user, scopes=allowed, limits=wanted)
-    print(f"ctxgate: key {entry.id} of {entry.user} at {entry.tenant}: it can't be printed again", file=sys.stderr)
-    print(key)
+    say(f"ctxgate: key {entry.id} of {entry.user} at {entry.tenant}: it can't be printed again", file=sys.stderr)
+    say(key)
 
 
 @keys.command("list")
@@ -75,7 +76,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     found = _file(config).read()
     if as_json:
         shown = [{name: value for name, value in to_builtins(key).items() if name != "digest"} for key in found]
-        print(json.dumps({"keys": shown}, indent=2))
+        say(json.dumps({"keys": shown}, indent=2))
         return
     from gateway.cli.table import show, table
 
@@ -89,7 +90,7 @@ def list_keys(config: Path | None, as_json: bool) -> None:
 def revoke(config: Path | None, id: str) -> None:
     """Revokes a key. A running gateway refuses it within a second."""
     gone = _file(config).revoke(id)
-    print(f"revoked {gone.id} of {gone.user} at {gone.tenant}")
+    say(f"revoked {gone.id} of {gone.user} at {gone.tenant}")
 
 
 def _file(config: Path | None) -> KeyFile:

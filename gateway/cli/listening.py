@@ -10,6 +10,7 @@ import stat
 import sys
 from pathlib import Path
 
+from gateway.cli.text import say
 from gateway.config import Server
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 
@@ -40,7 +41,7 @@ def _handed_over(server: Server) -> list[socket.socket]:
     path = str(server.uds) if server.uds is not None else None
     if problem := differs(opened, server.port, path):
         cure = "`ctxgate service install` applies what config.yaml says"
-        print(f"ctxgate: systemd's ctxgate.socket {problem}; {cure}", file=sys.stderr)
+        say(f"ctxgate: systemd's ctxgate.socket {problem}; {cure}", file=sys.stderr)
     return opened
 
 

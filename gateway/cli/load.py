@@ -11,6 +11,7 @@ import click
 
 from gateway.cli.client import ANSWER_SECONDS, RunningGateway
 from gateway.cli.options import Command, config_option, configuration, url_option
+from gateway.cli.text import say
 
 LOAD_EXAMPLES = """\
 examples:
@@ -35,7 +36,7 @@ def load(config: Path | None, url: str | None, name: str | None) -> None:
     bound = loaded.engines.queue_timeout_seconds + model.engine.startup_timeout_seconds
     answer = _ask(config, url, model.name, "load", bound)
     seconds = answer.get("load_seconds")
-    print(f"{model.name} is loaded" + (f": it took {seconds:.1f} s" if seconds else ""))
+    say(f"{model.name} is loaded" + (f": it took {seconds:.1f} s" if seconds else ""))
 
 
 @click.command(cls=Command, epilog=UNLOAD_EXAMPLES)
@@ -51,7 +52,7 @@ def unload(config: Path | None, url: str | None, name: str) -> None:
     model = loaded.resolve(name)
     answer = _ask(config, url, model.name, "unload", loaded.engines.drain_timeout_seconds)
     again = ", but a request waits and loads it again" if answer.get("state") == "starting" else ""
-    print(f"{model.name} is unloaded{again}")
+    say(f"{model.name} is unloaded{again}")
 
 
 def _ask(config: Path | None, url: str | None, name: str, what: str, seconds: float) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from typing import NoReturn
 import click
 
 from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.text import say
 from gateway.engines.logfile import last_lines, log_path, rotated
 
 EXAMPLES = """\
@@ -37,9 +38,9 @@ def logs(config: Path | None, lines: int, follow: bool, model: str | None) -> No
     if follow:
         _follow(path, lines)
     for line in last_lines(path, lines):
-        print(line)
+        say(line)
     if not path.exists():
-        print(f"ctxgate: no engine of {path.stem} has written anything yet ({path})", file=sys.stderr)
+        say(f"ctxgate: no engine of {path.stem} has written anything yet ({path})", file=sys.stderr)
 
 
 def _follow(path: Path, lines: int) -> NoReturn:
@@ -51,14 +52,13 @@ def _follow(path: Path, lines: int) -> NoReturn:
             with path.open(encoding="utf-8", errors="replace") as file:
                 if not shown:
                     begun = (before + file.read()).splitlines(keepends=True)
-                    sys.stdout.write("".join(begun[len(begun) - min(lines, len(begun)) :]))
+                    say("".join(begun[len(begun) - min(lines, len(begun)) :]), end="")
                     shown = True
                 replaced = False
                 while not replaced:
                     # Checked before the read, so that the last lines of a replaced file are read too.
                     replaced = not path.exists() or path.stat().st_ino != os.fstat(file.fileno()).st_ino
-                    sys.stdout.write(file.read())
-                    sys.stdout.flush()
+                    say(file.read(), end="", flush=True)
                     if not replaced:
                         time.sleep(POLL_SECONDS)
         else:

@@ -14,6 +14,7 @@ import click
 from gateway import __version__
 from gateway.cli.broken_pipe import exit_quietly
 from gateway.cli.options import Group
+from gateway.cli.text import say
 from gateway.feature import imported, installed
 
 OWN = {
@@ -114,7 +115,10 @@ def _main(argv: list[str]) -> int:
     except click.exceptions.Exit as done:
         return done.exit_code
     except click.ClickException as error:
-        error.show()
+        # A tool's message may be a server's. Usage errors, with the command's usage, are click's own.
+        error.show() if isinstance(error, click.UsageError) else say(
+            f"Error: {error.format_message()}", file=sys.stderr
+        )
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -125,7 +129,7 @@ def _main(argv: list[str]) -> int:
         from gateway.errors import GatewayError, InternalError
 
         if isinstance(error, ConfigError | GatewayError):
-            print(error if isinstance(error, ConfigError) else f"ctxgate: {error}", file=sys.stderr)
+            say(error if isinstance(error, ConfigError) else f"ctxgate: {error}", file=sys.stderr)
             return error.exit_code
         logging.basicConfig(format="ctxgate: %(message)s")
         logging.exception("this is a bug of ctxgate; please report it")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gateway.cli.text import say
+
 if TYPE_CHECKING:
     from gateway.config import Config
 
@@ -67,5 +69,5 @@ def configuration(file: Path | None, *, create: bool = False) -> Config:
 
             written()
             return load(place)
-        print(f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {place}", file=sys.stderr)
+        say(f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {place}", file=sys.stderr)
         return default.load()

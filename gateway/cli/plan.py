@@ -10,6 +10,7 @@ import click
 
 from gateway.cli.client import RefusedConfig, RunningGateway
 from gateway.cli.options import FILE, Command, config_option, json_option, url_option
+from gateway.cli.text import say
 from gateway.config import ConfigError, Problem
 
 CHANGES = 3
@@ -45,11 +46,11 @@ def plan(config: Path | None, url: str | None, as_json: bool, file: Path | None)
     with RunningGateway(config, url) as gateway:
         planned = gateway.ask("GET", "/-/plan") if file is None else _plan_of(gateway, file)
     if as_json:
-        print(json.dumps(planned, indent=2))
+        say(json.dumps(planned, indent=2))
     elif planned["lines"]:
         _show(planned)
     else:
-        print("nothing would change")
+        say("nothing would change")
     return CHANGES if planned["lines"] else 0
 
 

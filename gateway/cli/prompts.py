@@ -11,9 +11,10 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Group, config_option, configuration, json_option, url_option
-from gateway.cli.text import printable
+from gateway.cli.text import say
 from gateway.prompts.folder import Folder
 from gateway.prompts.index import Saved
+from gateway.wire.text import printable
 
 EXAMPLES = """\
 examples:
@@ -42,7 +43,7 @@ def ls(config: Path | None, as_json: bool) -> None:
     """Lists the saved prompts, the last used first."""
     found = sorted(_folder(config).list().values(), key=lambda saved: saved.used, reverse=True)
     if as_json:
-        print(json.dumps({"prompts": [_shown(saved) for saved in found]}, indent=2))
+        say(json.dumps({"prompts": [_shown(saved) for saved in found]}, indent=2))
         return
     from gateway.cli.table import show, table
 
@@ -77,7 +78,7 @@ def rm(config: Path | None, names: tuple[str, ...], model: str | None, everythin
     gone = [saved for saved in found.values() if everything or saved.name in names or saved.model == model]
     for saved in gone:
         folder.remove(saved.name)
-    print(f"removed {len(gone)} of {len(found)} saved prompts, {_size(sum(saved.size for saved in gone))}")
+    say(f"removed {len(gone)} of {len(found)} saved prompts, {_size(sum(saved.size for saved in gone))}")
 
 
 @prompts.command("why")
@@ -96,13 +97,13 @@ def why(config: Path | None, url: str | None, id: str | None) -> None:
             entries = [entry for entry in gateway.ask("GET", "/-/requests")["requests"] if entry["prefix"]]
     for entry in entries:
         cached = f"{entry['cached_tokens']} of {entry['prompt_tokens']} tokens cached"
-        print(f"request {entry['id']}: {entry['model']}, {cached}")
+        say(f"request {entry['id']}: {entry['model']}, {cached}")
         for finding in entry["prefix"]:
-            print(f"  {printable(finding)}")
+            say(f"  {printable(finding)}")
         if not entry["prefix"]:
-            print("  continues the previous turn, starts a new conversation, or is too short to tell")
+            say("  continues the previous turn, starts a new conversation, or is too short to tell")
     if not entries:
-        print("no prompt in the log differs from the previous turn")
+        say("no prompt in the log differs from the previous turn")
 
 
 def _folder(config: Path | None) -> Folder:

@@ -11,7 +11,9 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Command, config_option, json_option, url_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.text import printable_json
 
 EXAMPLES = """\
 examples:
@@ -38,13 +40,13 @@ def replay(config: Path | None, url: str | None, format: str | None, as_json: bo
         if id is None:
             requests = gateway.ask("GET", "/-/requests")["requests"]
             if as_json:
-                print(json.dumps(requests, indent=2))
+                say(json.dumps(requests, indent=2))
             else:
                 _list(requests)
             return
         found = gateway.ask("GET", f"/-/requests/{id}")
     shown = _compared(found, format)
-    print(json.dumps(shown, indent=2, ensure_ascii=False) if as_json else "\n".join(_page(shown)))
+    say(printable_json(json.dumps(shown, indent=2, ensure_ascii=False)) if as_json else "\n".join(_page(shown)))
 
 
 def _compared(found: dict[str, Any], format: str | None) -> dict[str, Any]:
@@ -111,7 +113,7 @@ def _add(message: dict[str, Any], part: dict[str, Any]) -> None:
 
 def _list(requests: list[dict[str, Any]]) -> None:
     if not requests:
-        print("no requests yet, or log.requests is 0")
+        say("no requests yet, or log.requests is 0")
         return
     from gateway.cli.table import show, table
 

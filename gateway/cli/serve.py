@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gateway.cli.client import base_url
 from gateway.cli.listening import listening
 from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.text import say
 from gateway.config import Config, Model, Server, load
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.feature import offered
@@ -180,8 +181,8 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
         if offline_model is None or error.code != "offline":
             raise
         stand_in = config.resolve(offline_model)
-        print(f"ctxgate: {error}", file=sys.stderr)
-        print(f"ctxgate: until then {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
+        say(f"ctxgate: {error}", file=sys.stderr)
+        say(f"ctxgate: until then {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
         return replace(config, active_model=stand_in.name)
     return config
 
@@ -205,16 +206,16 @@ def _where(server: Server, listens: socket) -> str:
 def _invite(config: Config, listens: socket) -> None:
     """The lines that a client needs, for a person who starts ctxgate for the first time."""
     key = "$CTXGATE_KEY" if config.server.api_keys else "unused"
-    print(
+    say(
         f"ctxgate: for a client: OPENAI_BASE_URL={_where(config.server, listens)} OPENAI_API_KEY={key}", file=sys.stderr
     )
-    print("ctxgate: to try it here, in another terminal: ctxgate chat", file=sys.stderr)
+    say("ctxgate: to try it here, in another terminal: ctxgate chat", file=sys.stderr)
 
 
 def _announce(config: Config, listens: socket) -> None:
     server, model = config.server, config.resolve(None)
     where = _where(server, listens)
-    print(f"ctxgate: {where}  active model {model.name} ({model.runtime})  {config.source}", file=sys.stderr)
+    say(f"ctxgate: {where}  active model {model.name} ({model.runtime})  {config.source}", file=sys.stderr)
     if model.path is not None and not model.path.exists():
         cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else f"put it at {model.path}"
-        print(f"ctxgate: {model.name} isn't on this machine yet; {cure}", file=sys.stderr)
+        say(f"ctxgate: {model.name} isn't on this machine yet; {cure}", file=sys.stderr)

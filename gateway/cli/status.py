@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Command, config_option, json_option, port_option, url_option
+from gateway.cli.text import say
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -49,7 +50,7 @@ def status(config: Path | None, url: str | None, port: int | None, once: bool, a
     """
     with RunningGateway(config, url, port, find=True) as gateway, contextlib.suppress(KeyboardInterrupt):
         if as_json:
-            print(json.dumps(gateway.ask("GET", "/-/status"), indent=2))
+            say(json.dumps(gateway.ask("GET", "/-/status"), indent=2))
         elif once or not sys.stdout.isatty():
             _once(gateway)
         else:

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Sequence
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from gateway.cli.text import printable
+from gateway.wire.text import printable
 
 UNBOUNDED = 100_000
 """Columns of a pipe, unless COLUMNS says otherwise: one line for each row."""

@@ -1,10 +1,13 @@
-"""Text from models and clients on a terminal."""
+"""Prints text from models, pages, servers and clients. All that a command prints goes through here."""
 
 from __future__ import annotations
 
-_CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
+import sys
+from typing import TextIO
+
+from gateway.wire.text import printable
 
 
-def printable(text: str) -> str:
-    """Replaces control characters, so that the text can't steer the terminal. Keeps line breaks and tabs."""
-    return text.translate(_CONTROL)
+def say(*values: object, end: str = "\n", file: TextIO | None = None, flush: bool = False) -> None:
+    """As `print`, of printable text."""
+    print(printable(" ".join(map(str, values))), end=end, file=file or sys.stdout, flush=flush)

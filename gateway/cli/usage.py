@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Command, config_option, configuration, json_option, url_option
+from gateway.cli.text import say
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
 
 EXAMPLES = """\
@@ -43,7 +44,7 @@ def usage(config: Path | None, url: str | None, by: str, since: str, as_csv: boo
         raise ProviderInvalidRequest("--csv and --json exclude each other")
     found = _found(config, url, by, since)
     if as_json:
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     elif as_csv:
         _print_csv(by, found["usage"])
     else:
@@ -58,7 +59,7 @@ def _found(config: Path | None, url: str | None, by: str, since: str) -> Any:
         if url is not None:
             raise
         if isinstance(error, ProviderAuthentication):
-            print("ctxgate: the gateway requires a key, so its last minute is missing", file=sys.stderr)
+            say("ctxgate: the gateway requires a key, so its last minute is missing", file=sys.stderr)
         return asyncio.run(_stored(config, by, since))
 
 

@@ -57,7 +57,7 @@ PUBLIC = frozenset(
         *("ca_file", "display_name", "model_name", "aliases", "fallbacks", "group", "object", "health_check"),
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
-        *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling"),
+        *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
         *("alias", "model", "service_tier"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
@@ -214,6 +214,8 @@ class _Build:
         where = self.place(at, entry)
         self.weights(at, entry, where)
         general = self.secrets(("runtimes", entry.runtime))
+        if entry.call_threshold is not None:
+            self.decides(at, entry)
         return _value(
             Model,
             entry,
@@ -234,6 +236,19 @@ class _Build:
             residence=self.residence(at, entry),
             **_format(entry.tool_call_format),
         )
+
+    def decides(self, at: KeyPath, entry: Any) -> None:
+        """Refuses a threshold where nobody can hold an answer to it."""
+        at, cure = (*at, "call_threshold"), "leave it out"
+        message = f"{explain.dotted(at)}: "
+        if entry.runtime != "llama.cpp":
+            message += f"with the runtime {entry.runtime} the gateway can't hold an answer to a decision; llama.cpp can"
+        elif entry.tool_call_format in (None, "native_json"):
+            message += "the engine reads the model's calls"
+            cure = "set tool_call_format to the model's format, or to auto"
+        else:
+            return
+        self.problem(at, message, cure, key=True)
 
     def place(self, at: KeyPath, entry: Any) -> address.Place:
         try:

@@ -149,6 +149,8 @@ CHOICES = (
     "tool_call_format",
     "tool_prompt",
     "tool_wording",
+    "tool_examples",
+    "call_threshold",
     "role",
     "enforcement",
     "call_deltas",

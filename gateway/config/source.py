@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +26,7 @@ _Parser: type[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_]\w*)(?::-([^${}]*))?\}")
 
+LONGEST_NUMBER = 100
 MAX_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 MAX_NODES = 50_000
@@ -141,7 +143,10 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
 
 def _text(file: Path) -> str:
     try:
-        with file.open("rb") as stream:
+        # Nobody may ever write to a pipe, and to open one would wait for it.
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
+            if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+                raise ConfigError((Problem("isn't a plain file", "", file),))
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise ConfigError((Problem(f"can't be read: {error.strerror}", "", file),)) from error
@@ -262,6 +267,8 @@ class _Reader(SafeConstructor):
         if tag in (_TAG + "str", _TAG + "timestamp", _TAG + "value"):
             return text
         try:
+            if tag in (_TAG + "int", _TAG + "float") and len(text) > LONGEST_NUMBER:
+                raise ValueError  # pyyaml's work on base 60 grows with the square of the length
             plain = ScalarNode(tag, text)
             match tag.removeprefix(_TAG):
                 case "null":
@@ -269,7 +276,10 @@ class _Reader(SafeConstructor):
                 case "bool":
                     return self.construct_yaml_bool(plain)
                 case "int":
-                    return self.construct_yaml_int(plain)
+                    number = self.construct_yaml_int(plain)
+                    if abs(number) >= 2**63:
+                        raise ValueError  # JSON for clients couldn't have it
+                    return number
                 case "float":
                     return self.construct_yaml_float(plain)
         except (ValueError, IndexError, KeyError):  # from pyyaml, if the text doesn't fit its tag

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system", "both"]
 ToolWording = Literal["brief", "examples"]
+ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
 Enforcement = Literal["auto", "engine"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]
@@ -261,6 +262,16 @@ class Model(Entry, frozen=True, kw_only=True):
     tool_wording: ToolWording = "brief"
     """How the gateway explains tools in the system message: brief, or with examples of answers with and without a call,
     for models that call too often."""
+    tool_examples: Many[ToolExample] = ()
+    """Example turns that the gateway puts before the conversation, made from the request's own tools, to show the model
+    when to call; in this order. ask: a question back for a missing value; call: a call; calls: two at once; chain: two,
+    one after the other; hello: a greeting."""
+    call_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = None
+    """From which probability on that an answer's first token begins a call it calls a tool; below it, it is words. Only
+    with llama.cpp and a tool_call_format that the gateway reads. Left out: the model decides. After a tool's result the
+    model decides, but is asked for words if it repeats the call."""
+    parallel_tool_calls: bool = True
+    """Default of a request's field: whether an answer may have several calls."""
     enforcement: Enforcement = "auto"
     """What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by checking answers;
     engine: the engine alone, unchecked."""

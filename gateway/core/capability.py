@@ -109,6 +109,8 @@ class CapabilityFinder:
             notation=await backend.notation(),
             tools_in=way if way != "auto" else "template" if takes_tools else "system",
             wording=self._model.tool_wording,
+            examples=self._model.tool_examples,
+            threshold=self._model.call_threshold,
             takes_tools=takes_tools,
             keeps_calls=await backend.keeps_calls() if past else True,
             unread=backend.unread,

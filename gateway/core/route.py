@@ -14,13 +14,14 @@ from msgspec import Raw
 
 from gateway import backends
 from gateway.answer.capture import recorded
-from gateway.answer.normalize import Answer
+from gateway.answer.normalize import Answer, in_words
 from gateway.backends import Address, Backend, Endpoint, ReplicaStatus
 from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
 from gateway.core.flex_line import FlexLine, Load
 from gateway.core.passthrough import Passthrough, RequestMeter
+from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Asked, Run
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
@@ -82,6 +83,7 @@ class Route:
             call_deltas=model.call_deltas,
             measure=schemas.pool.measure,
         )
+        self._no_repeats = model.call_threshold is not None
         self._terms = TermsCache()
         self._limits = limits
         self.line: FlexLine | None = None
@@ -134,6 +136,8 @@ class Route:
             raise
         enforced = asked[-1]
         kind = Run if enforced is None or enforced.check is None else CheckedRun
+        if self._no_repeats and request.past_calls and kind is Run:
+            kind = RepeatedRun
         run = kind(self, request, asked, began, replayed)
         self.runs.add(run)
         self.opening -= 1
@@ -222,6 +226,8 @@ class Route:
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
         """backend: None for that of an external server without requests so far."""
+        if request.tools is not None and not self.model.parallel_tool_calls:
+            request.call_once()
         if backend is None:
             backend = await self.backend()
         capability = self.capability
@@ -234,18 +240,21 @@ class Route:
         prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:
             await self.schemas.run(terms.check.compile)
-        if terms.raw is None:
+        if prepared.raw is None:
             reply = await backend.open(request, prepared.fields)
         else:
-            reply = await backend.open_raw(request, prepared.fields, terms.raw)
+            reply = await backend.open_raw(request, prepared.fields, prepared.raw)
         kind: Callable[..., Answer] = self._request_log.plain
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
-        answer = kind(request, terms.reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
+        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
         answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)
         if request.stream and request.tools is not None:
-            answer.guarded = terms.piecewise(wanted, reply.by_grammar)
+            held = self._no_repeats and request.past_calls
+            answer.guarded = terms.piecewise(wanted, reply.by_grammar) and not held
             if not answer.guarded:
                 before = request.progress
                 request.progress = lambda: answer.describe_held() if answer.chunks else before()
@@ -265,7 +274,7 @@ class Route:
         self.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
-        mended = repairs(answer, run.outcome) if answer.choices or answer.healed else None
+        mended = repairs(answer, run.outcome) if answer.choices or answer.healed or answer.decided else None
         recording = None
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace

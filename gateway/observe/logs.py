@@ -13,6 +13,7 @@ from msgspec import json
 from gateway.config import Config
 from gateway.config.hidden import hider
 from gateway.config.values import Log
+from gateway.wire.text import printable, printable_json
 
 LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry")
 """Loggers whose messages pass through the formatter, which hides secrets."""
@@ -43,7 +44,7 @@ class Formatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         if not self._json:
-            return self._hide(super().format(record))
+            return printable(self._hide(super().format(record)))
         line = {
             "time": f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(record.created))}.{record.msecs:03.0f}Z",
             "level": record.levelname.lower(),
@@ -52,4 +53,4 @@ class Formatter(logging.Formatter):
         }
         if record.exc_info:
             line["error"] = self._hide(self.formatException(record.exc_info))
-        return json.encode(line).decode()
+        return printable_json(json.encode(line).decode())

@@ -22,6 +22,7 @@ from gateway.answer.normalize import Answer
 from gateway.answer.unread import UNREAD
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import NOBODY, ApiName, Caller
+from gateway.wire.engine import Decided
 from gateway.wire.usage import MOST_TOKENS, count, tokens_of
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
@@ -74,18 +75,20 @@ def key_of(began: float) -> str:
 
 class Repairs(Struct, gc=False, frozen=True):
     """What the normaliser repaired: see `gateway.answer.normalize.Answer`. mended: one of
-    `gateway.wire.chat.MENDED`. warnings: their codes."""
+    `gateway.wire.chat.MENDED`. warnings: their codes. decided: whether it calls a tool was decided beforehand."""
 
     mended: str = "none"
     healed: Mapping[str, int] = {}
     warnings: list[str] = []
+    decided: Decided | None = None
 
 
 def repairs(answer: Answer, outcome: Outcome = OK) -> Repairs | None:
     mended, healed, warnings = answer.mended, answer.healed, [warning["code"] for warning in answer.warnings()]
     if outcome == OK and answer.unread:
         warnings.append(UNREAD)
-    return Repairs(mended, healed, warnings) if mended != "none" or healed or warnings else None
+    found = Repairs(mended, healed, warnings, answer.decided)
+    return found if mended != "none" or healed or warnings or answer.decided else None
 
 
 class Ended(NamedTuple):
@@ -145,7 +148,8 @@ class Entry(Struct):
     to read. restored_tokens: those of them that came from a saved prompt. seconds_saved: what reading them would have
     taken; 0 if nobody knows. prefix: where its prompt differs from the previous turn's, so that the engine had to read
     it again. mended: one of `gateway.wire.chat.MENDED`. warnings: codes of `normalizers.Warn`, and `unread_call` if the
-    answer looks like a call that nobody read. recorded: whether the log holds its bytes.
+    answer looks like a call that nobody read. call_probability, call_threshold: see `gateway.wire.engine.Decided`; None
+    if the model decided by itself. recorded: whether the log holds its bytes.
     """
 
     id: int
@@ -168,6 +172,8 @@ class Entry(Struct):
     mended: str
     healed: Mapping[str, int]
     warnings: list[str]
+    call_probability: float | None
+    call_threshold: float | None
     recorded: bool
 
 
@@ -198,7 +204,7 @@ class Stats:
     requests: finished answers by API and outcome. duration: from a request to the end of its answer. first: until the
     first streamed payload. chunks: streamed payloads, about a token each. generated: chunks, and the tokens of whole
     answers. Token counts are the engines'. mended, healed, warnings: repaired answers, repaired past messages and
-    unreadable text, by kind.
+    unreadable text, by kind. decided: answers of which it was decided what they are, "calls" or "words".
     """
 
     def __init__(self) -> None:
@@ -215,6 +221,7 @@ class Stats:
         self.mended: Counter[str] = Counter()
         self.healed: Counter[str] = Counter()
         self.warnings: Counter[str] = Counter()
+        self.decided: Counter[str] = Counter()
 
     def add(self, rows: Columns) -> Total:
         """rows: all of one API. Returns what they add to the usage."""
@@ -249,6 +256,8 @@ class Stats:
         for repair in filter(None, rows.repairs):
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
+            if repair.decided is not None:
+                self.decided["calls" if repair.decided.calls else "words"] += 1
             if repair.mended != "none":
                 self.mended.update(repair.mended.split(", "))
         if streamed and len(counted) < answers:  # of a stream without counts, a chunk is about a token
@@ -476,6 +485,8 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         mended=mending.mended,
         healed=mending.healed,
         warnings=mending.warnings,
+        call_probability=mending.decided.probability if mending.decided is not None else None,
+        call_threshold=mending.decided.threshold if mending.decided is not None else None,
         recorded=recorded,
     )
 

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from gateway.errors import ProviderInvalidRequest
 from gateway.schema.fault import Unchecked, Write
 from gateway.wire.chat import ChatRequest, decode
-from gateway.wire.engine import Notation, RawText
+from gateway.wire.engine import Decision, Notation, RawText
 from normalizers import FormatSpec
-from normalizers.spec import MAX_CALLS
+from normalizers.spec import BEGINS_JSON, MAX_CALLS
 
 if TYPE_CHECKING:
     from normalizers.write.grammar import Grammar
@@ -31,11 +31,13 @@ def raw_text(
     write: Write,
     answer: bytes | None = None,
     notation: Notation = "gbnf",
+    threshold: float | None = None,
 ) -> RawText | None:
     """How to ask for the model's text; a `tool_choice` "required" or with a tool's name becomes a grammar.
 
     If the model decides, a grammar makes sure that each call it begins can be read, and fits its schema if the tool is
-    strict. answer: a JSON Schema for the text if no call is forced. Returns None if a constraint needs a grammar and
+    strict. threshold: see `Decision`; it counts if the model decides. answer: a JSON Schema for the text if no call is
+    forced. Returns None if a constraint needs a grammar and
     the format has none: then the engine must enforce it. Raises ProviderInvalidRequest for an undeclared tool, and for
     schemas that take `write` too long.
     """
@@ -44,12 +46,21 @@ def raw_text(
     tools = request.tools if request.tools is not None and request.tool_choice != "none" else b"[]"
     calls = MAX_CALLS if request.parallel_tool_calls else 1
     if names is None and answer is None:
-        guard = _guard(write, spec, tools, calls, notation)
+        guard = _guard(write, spec, tools, calls, notation, decide=threshold is not None)
         if guard is None:
             return free
         starts = (*spec.open, *spec.begins) if guard.marked else ()
+        decision = None
+        if threshold is not None and guard.called:
+            begins = (*spec.openers, *(BEGINS_JSON if guard.unmarked else ()))
+            decision = Decision(threshold, begins, guard.called, guard.words)
         return replace(
-            free, grammar=guard.text, in_reasoning=guard.in_reasoning, starts=starts, unmarked=guard.unmarked
+            free,
+            grammar=guard.text,
+            in_reasoning=guard.in_reasoning,
+            starts=starts,
+            unmarked=guard.unmarked,
+            decision=decision,
         )
     if names is not None:
         # The model calls a named tool once.
@@ -111,11 +122,13 @@ def strict(tools: bytes) -> bool:
     return any((tool.function or tool).strict is True for tool in _decode_strict(tools))
 
 
-def _guard(write: Write, spec: FormatSpec, tools: bytes, calls: int, notation: Notation) -> Grammar | None:
+def _guard(
+    write: Write, spec: FormatSpec, tools: bytes, calls: int, notation: Notation, *, decide: bool
+) -> Grammar | None:
     """None if there is no such grammar, or the tools' schemas are too costly, unless one of them is strict."""
     if len(tools) <= MAX_SCHEMA:
         try:
-            return write(spec, decode(tools), calls=calls, free=True, notation=notation)
+            return write(spec, decode(tools), calls=calls, free=True, decide=decide, notation=notation)
         except Unchecked as error:
             if strict(tools):
                 raise _refused(error) from None

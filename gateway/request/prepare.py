@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from msgspec import Raw, Struct
@@ -27,11 +27,15 @@ from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Notation, RawText
+from gateway.wire.engine import NEVER, Notation, RawText
 from normalizers import FormatSpec, registry
+from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording
 
 MAX_KEPT = 8
+
+SYSTEM = ("system", "developer")
+"""Roles of the messages that stand before all others."""
 
 ToolsIn = Literal["template", "system", "both"]
 """Where the model reads about its tools: its chat template lists them, our system message does, or the template lists
@@ -97,7 +101,8 @@ class Capabilities(Struct, frozen=True, eq=False):
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
-    tools_in: where the model reads about its tools. wording: of our part of it. takes_tools: its chat template has a
+    tools_in: where the model reads about its tools. wording: of our part of it. examples: turns that show when to call.
+    threshold: see `gateway.wire.engine.Decision`. takes_tools: its chat template has a
     place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of the
     request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
     engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
@@ -108,6 +113,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     notation: Notation | None = None
     tools_in: ToolsIn = "template"
     wording: Wording = "brief"
+    examples: tuple[Example, ...] = ()
+    threshold: float | None = None
     takes_tools: bool = True
     keeps_calls: bool = True
     control_tokens: ControlTokens | None = None
@@ -120,7 +127,8 @@ class Terms(Struct, frozen=True, eq=False):
 
     reader: the format in which to read the answer. raw: ask for the text unread, this way. method, check: how the
     answer's constraint is enforced. replace, drop: fields of the request. system: texts for the system message.
-    as_text: past calls and results become text, since the tools do, too. guarded, unmarked_guarded: our grammar makes
+    as_text: past calls and results become text, since the tools do, too. examples: messages of ours, which stand behind
+    the system message. guarded, unmarked_guarded: our grammar makes
     it certain that every call that a mark begins can be read, and every call without marks that begins the answer.
     """
 
@@ -132,6 +140,7 @@ class Terms(Struct, frozen=True, eq=False):
     drop: tuple[str, ...] = ()
     system: tuple[str, ...] = ()
     as_text: bool = False
+    examples: Sequence[Mapping[str, Any]] = ()
     guarded: bool = False
     unmarked_guarded: bool = False
 
@@ -155,12 +164,14 @@ class Terms(Struct, frozen=True, eq=False):
 class Prepared(Struct, frozen=True):
     """One request, ready to send.
 
-    fields: the body to send. terms: how to ask for the answer and how to read it. repairs: repairs of the past
+    fields: the body to send. terms: how to ask for the answer and how to read it. raw: `terms.raw` for this request.
+    repairs: repairs of the past
     conversation, by kind, and the number of `control_tokens` that are kept text.
     """
 
     fields: dict[str, Raw]
     terms: Terms
+    raw: RawText | None
     repairs: Mapping[str, int] = NOTHING
 
 
@@ -212,14 +223,23 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
             fields.pop(name, None)
         fields |= terms.replace
     repairs = NOTHING
-    if request.past_calls or terms.system:
+    raw = terms.raw
+    if raw is not None and raw.decision is not None and request.past_calls and _after_result(fields):
+        # The threshold was fitted on first answers. What to do with a result is another question.
+        raw = replaced(raw, decision=replaced(raw.decision, threshold=NEVER) if request.in_words else None)
+    if request.past_calls or terms.system or terms.examples:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     if can.control_tokens is not None:
         repairs = {
             **repairs,
             **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
         }
-    return Prepared(fields, terms, repairs)
+    return Prepared(fields, terms, raw, repairs)
+
+
+def _after_result(fields: Mapping[str, Raw]) -> bool:
+    messages = decode(fields["messages"])
+    return bool(messages) and messages[-1].get("role") == "tool"
 
 
 def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
@@ -262,16 +282,21 @@ def _escape_fields(fields: dict[str, Raw], tokens: ControlTokens, *, broken: boo
 
 def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
-    write_calls = terms.as_text or (past and not terms.reader.untouched and not can.keeps_calls)
+    write_calls = terms.as_text or (
+        (past or bool(terms.examples)) and not terms.reader.untouched and not can.keeps_calls
+    )
     messages = decode(fields["messages"])
     repairs = NOTHING
     if past:
         messages, repairs = repair_history(messages)
+    if terms.examples:
+        start = next((at for at, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
+        messages = [*messages[:start], *terms.examples, *messages[start:]]
     if write_calls:
         messages = calls_as_text(messages, terms.reader, results=terms.as_text or not can.takes_tools)
     for text in terms.system:
         messages = add_to_system(messages, text)
-    if repairs or write_calls or terms.system:
+    if repairs or write_calls or terms.system or terms.examples:
         fields["messages"] = Raw(encode(messages))
     return repairs
 
@@ -322,7 +347,12 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         check = Check(wanted, request.tools, settings.compile)
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked
-    return Terms(reader, raw, method, check, replace, tuple(drop), tuple(system), as_text, guarded, unmarked)
+    examples: Sequence[Mapping[str, Any]] = ()
+    if can.examples and wanted is None and request.tools is not None and request.tool_choice != "none":
+        order = [kind for kind in can.examples if kind != "calls" or request.parallel_tool_calls]
+        examples = example_turns(decode(_escaped_tools(bytes(request.tools), can)), order)
+    shown = tuple(drop), tuple(system), as_text, examples
+    return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
 
 
 def _show_tools(
@@ -369,7 +399,9 @@ def _raw_text(
     if can.notation is None or (reader.untouched if offers_tools else method != "grammar"):
         return None
     answer = wanted.text_schema if wanted is not None else None
-    return raw_text(request, reader, answer=answer, write=settings.write, notation=can.notation)
+    return raw_text(
+        request, reader, answer=answer, write=settings.write, notation=can.notation, threshold=can.threshold
+    )
 
 
 def _method(wanted: Constraint | None, settings: Settings) -> Method | None:

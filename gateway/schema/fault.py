@@ -53,6 +53,7 @@ class Write(Protocol):
         calls: int,
         answer: Mapping[str, Any] | None = None,
         free: bool = False,
+        decide: bool = False,
         notation: Notation = "gbnf",
     ) -> Grammar | None: ...
 

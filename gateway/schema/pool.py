@@ -84,6 +84,7 @@ class Pool:
         calls: int,
         answer: Mapping[str, Any] | None = None,
         free: bool = False,
+        decide: bool = False,
         notation: Notation = "gbnf",
     ) -> Grammar | None:
         """`normalizers.write.grammar.grammar`; a small one is written here."""
@@ -91,11 +92,13 @@ class Pool:
 
         if _is_small([*map(_parameters, tools), answer or {}]):
             try:
-                return grammar(spec, tools, only=only, calls=calls, answer=answer, free=free, notation=notation)
+                return grammar(
+                    spec, tools, only=only, calls=calls, answer=answer, free=free, decide=decide, notation=notation
+                )
             except TooLarge as error:
                 raise Unchecked(str(error)) from None
         wanted = None if only is None else [*only]
-        question = ["grammar", _pickled(spec), tools, wanted, calls, answer, free, notation]
+        question = ["grammar", _pickled(spec), tools, wanted, calls, answer, free, decide, notation]
         found = self._ask(question, COMPILE_SECONDS)
         return None if found is None else Grammar(*found)
 

@@ -79,18 +79,22 @@ def _validator(text: str) -> Any:
 
 
 def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[Any] | None:
-    """spec: the pickled format; it comes from the gateway, not from a client. rest: calls, answer, free, notation."""
+    """spec: the pickled format; it comes from the gateway, not from a client. rest: calls, answer, free, decide,
+    notation."""
     import pickle
+    from dataclasses import fields
 
     from normalizers.write.grammar import TooLarge, grammar
 
-    calls, answer, free, notation = rest
+    calls, answer, free, decide, notation = rest
     format = pickle.loads(b64decode(spec))  # noqa: S301
     try:
-        found = grammar(format, tools, only=only, calls=calls, answer=answer, free=free, notation=notation)
+        found = grammar(
+            format, tools, only=only, calls=calls, answer=answer, free=free, decide=decide, notation=notation
+        )
     except TooLarge as error:
         raise Unchecked(str(error)) from None
-    return None if found is None else [found.text, found.in_reasoning, found.marked, found.unmarked]
+    return None if found is None else [getattr(found, field.name) for field in fields(found)]
 
 
 def _bound_memory() -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, check_head, too_large
+from gateway.server.principal import LOCAL, Principal, has_share
 
 BODY_SECONDS = 60.0
 """Time limit for each piece of a body, and for the whole, plus a second for every BYTES_PER_SECOND received."""
@@ -20,19 +22,24 @@ SCOPE_KEY = "ctxgate.body"
 
 
 class Bodies:
-    """The bodies in memory, at most `most` bytes together. held: how many there are."""
+    """The bodies in memory, at most `most` bytes together. held: how many there are. by: of each tenant."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.held = 0
+        self.by: Counter[str] = Counter()
 
 
 class Body:
-    """One request's body, from its first piece until the request is answered; then `close` it."""
+    """One request's body, from its first piece until the request is answered; then `close` it.
 
-    __slots__ = ("_began", "_bodies", "_held", "_limit", "_size", "content")
+    principal: whose share of the memory it takes; set it before the body is read.
+    """
 
-    def __init__(self, bodies: Bodies, limit: int) -> None:
+    __slots__ = ("_began", "_bodies", "_held", "_limit", "_size", "content", "principal")
+
+    def __init__(self, bodies: Bodies, limit: int, principal: Principal = LOCAL) -> None:
+        self.principal = principal
         self.content = b""
         """All of it, once `read_body` has it."""
         self._bodies = bodies
@@ -52,18 +59,22 @@ class Body:
         self._size = size
         if size > SMALL:
             bodies, more = self._bodies, size - self._held
-            if bodies.held + more > bodies.most:
+            mine = bodies.by[self.principal.tenant] + more
+            if not has_share(self.principal, mine, bodies.held + more, bodies.most):
                 raise ProviderUnavailable(
-                    f"the request bodies in memory exceed {bodies.most} bytes (server.max_bodies_bytes)",
+                    f"the request bodies in memory exceed {bodies.most} bytes (server.max_bodies_bytes), or this "
+                    "tenant's share",
                     code="too_many_bodies",
                     retry_after=1,
                 )
             bodies.held += more
+            bodies.by[self.principal.tenant] = mine
             self._held = size
 
     def close(self) -> None:
         """Idempotent."""
         self._bodies.held -= self._held
+        self._bodies.by[self.principal.tenant] -= self._held
         self._held = 0
 
     @asynccontextmanager

@@ -263,15 +263,19 @@ class FastProtocol(HttpToolsProtocol):
             self._tell(error)
 
     def _tell(self, error: GatewayError) -> None:
-        """The last answer. Goes on reading for a moment: closing at once would take the answer from a client that
-        still sends."""
+        """The last answer."""
         if self.transport.is_closing():
             return
-        if self._looking is not None:
-            self._looking.cancel()
         body = encode(error.body())
         head = _head(error.status, (JSON_TYPE, *error.headers()), False, self.server_state.default_headers)
         self.transport.write(b"%bcontent-length: %d\r\n\r\n%b" % (head, len(body), body))
+        self._linger()
+
+    def _linger(self) -> None:
+        """Closes behind the last answer, but throws away what comes for a moment, `_spare` bytes at most: closing at
+        once would take the answer from a client that still sends."""
+        if self._looking is not None:
+            self._looking.cancel()
         if self.transport.can_write_eof():  # not with TLS
             self.transport.write_eof()
         self.flow.resume_reading()
@@ -407,6 +411,11 @@ class FastProtocol(HttpToolsProtocol):
             return
         if self._fault is not None:
             self._tell(self._fault)
+            return
+        if self.cycle.more_body and self.cycle.response_complete:
+            # It was answered before its body had come. Whoever goes on sending it gets no more of the gateway's time.
+            self._fault, self.parser, self._half, self._spare = TOO_LONG, _NO_PARSER, False, self.app.max_body
+            self._linger()
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -596,7 +605,7 @@ class ChatCycle:
                 self._left = meter.enter(openai_headers)
                 self._meter = meter
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
-                await self._answer_large(app, caller)
+                await self._answer_large(app, caller, principal)
             else:
                 body, self.body = bytes(self.body), b""
                 await app.answer_hot(body, self._headers, self, caller)
@@ -615,8 +624,8 @@ class ChatCycle:
             if (meter := self._meter) is not None:
                 meter.ended += 1
 
-    async def _answer_large(self, app: HotApp, caller: Caller) -> None:
-        body = Body(app.bodies, app.max_body)
+    async def _answer_large(self, app: HotApp, caller: Caller, principal: Principal) -> None:
+        body = Body(app.bodies, app.max_body, principal)
         try:
             await app.answer_hot(await self._read(body), self._headers, self, caller)
         finally:
@@ -683,6 +692,6 @@ class ChatCycle:
 
     def _complete(self) -> None:
         self.response_complete = True
-        if not self.keep_alive:
+        if not self.keep_alive and not self.more_body:
             self._protocol.transport.close()
         self._protocol.on_response_complete()

@@ -262,7 +262,8 @@ class ChatRequest(Struct, eq=False):
     functions: the client speaks of `functions` and `function_call`, which came before tools.
     limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
     them, while `fields` say what the client said. A call of any other tool is text, in every format.
-    recorded: its bytes are kept, whatever `log.bodies` says.
+    recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
+    where the model's engine can be held to that.
     """
 
     fields: dict[str, Raw]
@@ -285,6 +286,7 @@ class ChatRequest(Struct, eq=False):
     functions: bool = False
     limited: bool = False
     recorded: bool = False
+    in_words: bool = False
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -296,6 +298,12 @@ class ChatRequest(Struct, eq=False):
         if not self.limited or self.tools is None:
             return {}
         return {"tools": Raw(self.tools), "tool_choice": Raw(encode(self.tool_choice))}
+
+    def call_once(self) -> None:
+        """Allows one call to an answer, unless the client has said how many."""
+        if "parallel_tool_calls" not in self.fields:
+            self.fields["parallel_tool_calls"] = Raw(b"false")
+            self.parallel_tool_calls = False
 
     def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
         """Returns a copy of the request with more messages at the end."""

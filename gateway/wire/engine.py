@@ -10,6 +10,37 @@ Notation = Literal["gbnf", "lark"]
 """How a grammar is written: as llama.cpp reads it, or as llguidance does."""
 
 
+NEVER = 2.0
+"""A threshold that no probability reaches."""
+
+
+class Decision(Struct, frozen=True):
+    """What is needed to decide, before an answer is written, whether it calls a tool.
+
+    It does if the probability that its first token begins a call is at least `threshold`. openers: what a call may
+    begin with. called, words: the grammars of an answer that calls, and of one that doesn't.
+    """
+
+    threshold: float
+    openers: tuple[str, ...]
+    called: str
+    words: str
+
+    def grammar(self, decided: Decided) -> str:
+        return self.called if decided.calls else self.words
+
+
+class Decided(Struct, frozen=True):
+    """The decision for one answer: how likely its first token begins a call, and whether it calls."""
+
+    probability: float
+    threshold: float
+
+    @property
+    def calls(self) -> bool:
+        return self.probability >= self.threshold
+
+
 class RawText(Struct, frozen=True):
     """How to ask for the model's raw text, unparsed by the engine.
 
@@ -17,7 +48,8 @@ class RawText(Struct, frozen=True):
     answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks behind which the
     grammar guards calls. unmarked: it also guards calls without marks at the answer's start. Apart from such calls, the
     grammar allows any text; without either, it forces the answer's form. escaped: the request is escaped against
-    control tokens in its texts, see `gateway.wire.control_tokens`.
+    control tokens in its texts, see `gateway.wire.control_tokens`. decision: whether the answer calls a tool is decided
+    by this, where the engine can; None leaves it to the model.
     """
 
     markers: tuple[str, ...] = ()
@@ -27,6 +59,7 @@ class RawText(Struct, frozen=True):
     starts: tuple[str, ...] = ()
     unmarked: bool = False
     escaped: bool = False
+    decision: Decision | None = None
 
     @property
     def forced(self) -> bool:

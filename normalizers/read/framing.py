@@ -114,6 +114,7 @@ class Framing(Normalizer):
         "_scan",
         "_schemas",
         "_space",
+        "_span",
         "_spec",
         "_strays",
         "_switched",
@@ -155,6 +156,8 @@ class Framing(Normalizer):
         self._lines = bool(self._names)
         self._at_line_start = self._lines
         self._fenced = False
+        self._span = False
+        """A back-tick quotes the last mark, and all that follow up to the next one or the end of the line."""
         self._open_in_text = self._owes_close = False
         self._last = ""
         self._unmarked_heads = _unmarked_heads(spec, names) if names and allow_calls else ""
@@ -186,6 +189,8 @@ class Framing(Normalizer):
     def passes(self, text: str) -> bool:
         if not self._plain or self._trigger(text) is not None:
             return False
+        if self._span:
+            self._pass(text, 0, len(text))
         self._last = text if not text.isspace() else (self._last + text)[-_LONG:]
         return True
 
@@ -308,7 +313,10 @@ class Framing(Normalizer):
             long = size - pos > _LONG
             found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
             if found is None:
-                return self._emit(text, start, size if reason else size - self._partial(text, pos))
+                end = size if reason else size - self._partial(text, pos)
+                self._pass(text, pos, end)
+                return self._emit(text, start, end)
+            self._pass(text, pos, found.start())
             if (stop := self._at_literal(text, start, begin, found, reason)) is not None:
                 return stop
             pos = found.end()
@@ -352,13 +360,16 @@ class Framing(Normalizer):
         if reason is None and self._may_grow(text, at):
             return self._emit(text, start, at)
         if literal == FENCE:
+            self._span = False
             return self._at_fence(text, start, begin, at)
-        if literal in ("{", "["):
+        if literal in ("{", "[") and not self._span:
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
+            self._span = False
             self._at_line_start = True
             return None
-        if self._fenced or self._before(text, begin, at).endswith("`"):
+        self._span = self._span or self._before(text, begin, at).endswith("`")
+        if self._fenced or self._span:
             return None  # quoted
         if literal in self._strays:
             return self._at_stray(text, start, begin, found, reason)
@@ -371,6 +382,11 @@ class Framing(Normalizer):
         if self._dialect is not None:
             self._dialect.in_sentence = literal[0].isalnum() or not begins_line
         return end
+
+    def _pass(self, text: str, start: int, end: int) -> None:
+        """Notes the end of a quotation in text without literals."""
+        if self._span and (text.find("`", start, end) >= 0 or text.find("\n", start, end) >= 0):
+            self._span = False
 
     def _is_first(self, text: str, start: int, at: int) -> bool:
         """Whether nothing but white space stands before, in the answer or since a call or reasoning."""

@@ -45,7 +45,7 @@ def test_measures_what_tune_chooses_beside_all_that_it_could(
     test_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("xllamacpp")
-    quick = ["--rounds", "1", "--tokens", "8", "--minutes", "0.5", "--alike", "1", "--texts", "code edit", "JSON"]
+    quick = ["--rounds", "1", "--tokens", "8", "--minutes", "0.1", "--alike", "1", "--texts", "code edit", "JSON"]
     code = engine_defaults.main(["--model", str(test_model), "--tuned", str(tmp_path), *quick])
     shown = capsys.readouterr().out
     assert "tune chose: " in shown

@@ -44,7 +44,7 @@ def test_the_list(tmp_path: Path) -> None:
 
 def test_what_isn_t_there(tmp_path: Path) -> None:
     done = ctxgate("tools", "ls", cwd=folder(tmp_path))
-    assert (done.returncode, len(done.stdout.splitlines())) == (69, 36)
+    assert (done.returncode, len(done.stdout.splitlines())) == (69, 38)
     assert "the MCP server broken: it ended: exit status 3" in done.stderr
     done = ctxgate("tools", "ls", "data.remove", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (

@@ -5,12 +5,14 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from urllib.parse import unquote
 
 import pytest
 from starlette.requests import Request
 
 from gateway.features.cluster.forward import Forward
 from gateway.store import Claimed
+from tests.tools.web import Web
 
 
 @pytest.fixture
@@ -49,7 +51,14 @@ async def test_a_request_waits_until_the_claim_of_a_dead_gateway_moves(
         return "the answer"
 
     forward = Forward()
-    scope = {"type": "http", "method": "GET", "path": "/llm/room", "query_string": b"", "headers": []}
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": "/llm/room",
+        "raw_path": b"/llm/room",
+        "query_string": b"",
+        "headers": [],
+    }
 
     async def receive() -> dict[str, object]:
         return {"type": "http.request", "body": b"", "more_body": False}
@@ -59,3 +68,36 @@ async def test_a_request_waits_until_the_claim_of_a_dead_gateway_moves(
     finally:
         await forward.aclose()
     assert len(asked) == 2
+
+
+@pytest.mark.parametrize(
+    "target", ["/llm/room/r/files/report%231.txt", "/llm/room/r/files/a%3Fb%25/..%2Fc?x=%26&y=%C3%BC", "/a//b/../c"]
+)
+async def test_the_holder_gets_what_the_client_wrote(target: str) -> None:
+    """Decoded, `report%231.txt` would be the file `report` with a fragment."""
+    async with Web() as web:
+        web.page(target, b"{}")
+
+        async def handler(request: Request) -> str:
+            error = Claimed("another gateway has the rooms", code="store_claimed")
+            error.holder = web.url
+            raise error
+
+        path, _, query = target.partition("?")
+        scope = {"type": "http", "method": "DELETE", "path": unquote(path), "raw_path": path.encode(), "headers": []}
+
+        async def receive() -> dict[str, object]:
+            return {"type": "http.request", "body": b"", "more_body": False}
+
+        forward, sent = Forward(), []
+
+        async def send(message: dict[str, object]) -> None:
+            sent.append(message)
+
+        try:
+            answer = await forward(handler, Request({**scope, "query_string": query.encode()}, receive))
+            await answer(scope, receive, send)
+        finally:
+            await forward.aclose()
+        assert [(asked.method, asked.target) for asked in web.asked] == [("DELETE", target)]
+        assert sent[0]["status"] == 200

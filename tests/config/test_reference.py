@@ -86,10 +86,11 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
 
 ONE_OF: dict[str, set[str]] = {
     "Pull": {"package", "ollama"},
-    "Model": {"replicas", "nodes", "placement", "tensor_split"},
+    "Model": {"replicas", "nodes", "call_threshold", "placement", "tensor_split"},
     "File": {"cluster"},
 }
-"""Alternatives to the keys shown, and what a cluster needs; the reference has them in comments."""
+"""Alternatives to the keys shown, what a cluster needs and what the defaults rule out: the reference has them in
+comments."""
 
 
 def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:

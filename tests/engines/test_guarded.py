@@ -221,22 +221,23 @@ async def freely_written(url: str) -> list[Writing]:
     """What the model writes at temperature 1.5 where no grammar holds it."""
     found: list[Writing] = []
     model = Model(name="m", runtime="llama.cpp", base_url=url, tool_call_format="pythonic")
-    gateway = Gateway(replace(config(model), log=Log(bodies=True)))
-    with patch.object(grammars, "_guard", lambda *_: None):
-        for seed in range(ANSWERS):
-            question, fields = asked(seed)
-            request = chat_request(question, stream=True, seed=seed, **fields)
-            with await gateway.chat(request) as run:
-                while await run.payloads():
-                    pass
-                assert isinstance(run.answer, RecordedAnswer)
-                choices = [json.loads(payload)["choices"] for payload in run.answer.recording.raw]
-            frames = [choice for (choice,) in filter(None, choices)]
-            pieces = [frame["delta"]["content"] for frame in frames if frame["delta"].get("content")]
-            reason = next(frame["finish_reason"] for frame in frames if frame["finish_reason"])
-            # The model ends its answers early; every fifth is cut in the middle.
-            found.append(Writing(pieces[: len(pieces) // 2], "length") if seed % 5 == 4 else Writing(pieces, reason))
-    await gateway.aclose()
+    with patch.object(grammars, "_guard", lambda *_, **__: None):
+        async with Gateway(replace(config(model), log=Log(bodies=True))) as gateway:
+            for seed in range(ANSWERS):
+                question, fields = asked(seed)
+                request = chat_request(question, stream=True, seed=seed, **fields)
+                with await gateway.chat(request) as run:
+                    while await run.payloads():
+                        pass
+                    assert isinstance(run.answer, RecordedAnswer)
+                    choices = [json.loads(payload)["choices"] for payload in run.answer.recording.raw]
+                frames = [choice for (choice,) in filter(None, choices)]
+                pieces = [frame["delta"]["content"] for frame in frames if frame["delta"].get("content")]
+                reason = next(frame["finish_reason"] for frame in frames if frame["finish_reason"])
+                # The model ends its answers early; every fifth is cut in the middle.
+                found.append(
+                    Writing(pieces[: len(pieces) // 2], "length") if seed % 5 == 4 else Writing(pieces, reason)
+                )
     return found
 
 

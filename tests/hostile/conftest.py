@@ -40,7 +40,7 @@ def unharmed(request: pytest.FixtureRequest) -> Unharmed:
     """`with unharmed(): ...` around what a stranger does to `gateway`; `with unharmed(another):` around what happens to
     another gateway. Fails if meanwhile /health answers late or wrongly, or the gateway's memory grows: `watching`."""
 
-    def watch(of: Gateway | None = None) -> AbstractContextManager[None]:
-        return watching(of if of is not None else request.getfixturevalue("gateway"))
+    def watch(of: Gateway | None = None, body: int | None = None) -> AbstractContextManager[None]:
+        return watching(of if of is not None else request.getfixturevalue("gateway"), body)
 
     return watch

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import io
 import os
-import threading
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from typing import Any
 import pytest
 
 from gateway.features.agents.settings import RoomMount
-from gateway.features.rooms import files
 from tests.rooms.running import House, calls, house, speaks
 from tests.rooms.test_turn import of_type
 
@@ -94,8 +92,7 @@ async def test_zips_are_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setattr("gateway.features.rooms.files.ZIP_BYTES", 999)
         refused = await rooms.call("GET", f"/llm/room/{room}/zip", 400)
         assert refused["code"] == "file_too_large"
-        monkeypatch.setattr("gateway.features.rooms.files.ZIPS", threading.BoundedSemaphore(1))
-        files.ZIPS.acquire()
+        monkeypatch.setattr("gateway.features.rooms.files.ZIPS", 0)
         refused = await rooms.call("GET", f"/llm/room/{room}/zip", 409)
         assert refused["code"] == "file_busy"
 

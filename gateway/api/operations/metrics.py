@@ -84,7 +84,14 @@ class _Metrics(Collector):
             "mended: answers with repaired calls; healed: repairs of replayed messages; warning: text that is no call.",
             labels=["model", "kind", "what"],
         )
+        decided = CounterMetricFamily(
+            "ctxgate_decided_answers",
+            "Answers that a call_threshold decided before they were written: calls or words.",
+            labels=["model", "what"],
+        )
         for model, found in stats.items():
+            for what, count in found.decided.items():
+                decided.add_metric([model, what], count)
             for (api, outcome), count in found.requests.items():
                 requests.add_metric([model, api, api, outcome], count)
             _add_histogram(duration, model, found.duration)
@@ -107,7 +114,7 @@ class _Metrics(Collector):
             for kind, counts in counted:
                 for what, count in counts.items():
                     repairs.add_metric([model, kind, what], count)
-        yield from (requests, duration, first, tokens, chunks, spared, repairs)
+        yield from (requests, duration, first, tokens, chunks, spared, repairs, decided)
 
     def _prompts(self) -> Iterator[Metric]:
         prompts = self._gateway.prompts

@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.errors import ProviderRateLimit
-from gateway.server.principal import Principal
+from gateway.server.principal import Principal, has_share
 from gateway.services import Services
+from gateway.wire.chat import Meter
 
 MOST = 64
 """The most background responses at a time; the same number of finished ones can still be streamed."""
@@ -20,11 +21,16 @@ log = logging.getLogger("ctxgate")
 class Background:
     """One response: its events so far, and the task that adds more."""
 
-    def __init__(self, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> None:
+    def __init__(
+        self, principal: Principal, meter: Meter | None, work: Callable[[Background], Awaitable[None]]
+    ) -> None:
         self.principal = principal
         self._events: list[dict[str, Any]] = []
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="background response")
+        if meter is not None:
+            meter.ended -= 1  # its own request ends at once
+            self._task.add_done_callback(lambda _: _end(meter))
         self._waking: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
 
@@ -80,20 +86,32 @@ class Background:
             self._more.notify_all()
 
 
+def _end(meter: Meter) -> None:
+    meter.ended += 1
+
+
 class Backgrounds:
     """The background responses of this process. Use `services.shared(Backgrounds)`."""
 
     def __init__(self, services: Services) -> None:
         self._by_id: dict[str, Background] = {}
 
-    def start(self, id: str, principal: Principal, work: Callable[[Background], Awaitable[None]]) -> Background:
-        """Raises ProviderRateLimit while MOST responses run."""
+    def start(
+        self, id: str, principal: Principal, meter: Meter | None, work: Callable[[Background], Awaitable[None]]
+    ) -> Background:
+        """meter: counts the request until the response has ended.
+
+        Raises ProviderRateLimit while MOST responses run, or too many of the principal's tenant.
+        """
         ended = [id for id, one in self._by_id.items() if one.ended]
-        if len(self._by_id) - len(ended) >= MOST:
-            raise ProviderRateLimit(f"{MOST} background responses are running already", retry_after=10)
+        running = len(self._by_id) - len(ended)
+        mine = sum(not one.ended and one.principal.tenant == principal.tenant for one in self._by_id.values())
+        if not has_share(principal, mine + 1, running + 1, MOST):
+            message = f"{running} background responses are running already, {mine} of them this tenant's"
+            raise ProviderRateLimit(message, retry_after=10)
         for old in ended[: max(0, len(ended) - MOST + 1)]:
             del self._by_id[old]
-        one = self._by_id[id] = Background(principal, work)
+        one = self._by_id[id] = Background(principal, meter, work)
         return one
 
     def get(self, id: str, principal: Principal) -> Background | None:

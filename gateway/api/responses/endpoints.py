@@ -57,7 +57,7 @@ async def create(request: Request) -> ASGIApp:
     if wanted.background:
         await answer.save()
         id = answer.encoder.response["id"]
-        running = request.services.shared(Backgrounds).start(id, request.principal, answer.run)
+        running = request.services.shared(Backgrounds).start(id, request.principal, request.caller.meter, answer.run)
         return _follow(running, after=-1) if wanted.stream else JSON(answer.encoder.response, headers)
     if wanted.stream:
         return answer.stream()

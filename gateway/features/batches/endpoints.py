@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import asyncio
+from collections.abc import Mapping
 
-from starlette.datastructures import FormData, UploadFile
-from starlette.formparsers import MultiPartException
 from starlette.responses import StreamingResponse
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.batches.batch_store import BatchStore
 from gateway.features.batches.file_store import PART, FileStore
+from gateway.features.batches.form import File, fields
 from gateway.features.batches.objects import CreateBatch, check_expiry, file_object
 from gateway.features.batches.runner import Batches
 from gateway.server.asgi import ASGIApp
@@ -20,22 +19,19 @@ from gateway.wire.stored import page
 
 LARGEST_FILES, LARGEST_BATCHES, BATCHES = 10_000, 100, 20
 """The most objects on one page, and the number if there is no `limit`."""
-MOST_FIELDS = 16
 
 
 async def upload(request: Request) -> ASGIApp:
-    async with _form(request) as form:
-        purpose, file = form.get("purpose"), form.get("file")
-        if purpose != "batch":
-            raise ProviderInvalidRequest("purpose: must be batch", param="purpose")
-        if not isinstance(file, UploadFile):
-            raise ProviderInvalidRequest("file: a file is required", param="file")
-        seconds = _expiry(form)
-        parts = []
-        while part := await file.read(PART):
-            parts.append(part)
-        files = await _files(request)
-        return JSON(file_object(await files.add(parts, file.filename or "file", seconds, request.principal)))
+    form = await asyncio.to_thread(fields, request.headers.get("content-type", ""), await request.body())
+    purpose, file = form.get("purpose"), form.get("file")
+    if purpose != "batch":
+        raise ProviderInvalidRequest("purpose: must be batch", param="purpose")
+    if not isinstance(file, File):
+        raise ProviderInvalidRequest("file: a file is required", param="file")
+    seconds = _expiry(form)
+    parts = [bytes(file.content[at : at + PART]) for at in range(0, len(file.content), PART)]
+    files = await _files(request)
+    return JSON(file_object(await files.add(parts, file.name or "file", seconds, request.principal)))
 
 
 async def files(request: Request) -> ASGIApp:
@@ -88,20 +84,7 @@ async def cancel(request: Request) -> ASGIApp:
     return JSON((await request.services.shared(Batches).cancel(id, request.principal)).object)
 
 
-@asynccontextmanager
-async def _form(request: Request) -> AsyncIterator[FormData]:
-    """The fields of a multipart body. Raises ProviderInvalidRequest."""
-    try:
-        form = await request.form(max_files=1, max_fields=MOST_FIELDS)
-    except MultiPartException as error:
-        raise ProviderInvalidRequest(f"the request body is not valid multipart/form-data: {error.message}") from None
-    try:
-        yield form
-    finally:
-        await form.close()
-
-
-def _expiry(form: FormData) -> int | None:
+def _expiry(form: Mapping[str, str | File]) -> int | None:
     """Seconds until the file expires, if the request sets them. Raises ProviderInvalidRequest."""
     anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
     if anchor is None and seconds is None:

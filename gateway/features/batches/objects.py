@@ -80,7 +80,15 @@ class _Line(Struct):
     custom_id: str
     method: str
     url: str
-    body: dict[str, Raw]
+    body: Raw
+
+
+class _Body(Struct):
+    """What is read of a line's body. The rest of it isn't decoded: it may have millions of fields."""
+
+    model: Raw = Raw(b'""')
+    stream: Raw = Raw(b"false")
+    background: Raw = Raw(b"false")
 
 
 class Kept(Struct):
@@ -92,6 +100,7 @@ class Kept(Struct):
 
 _batch_decoder = msgspec.json.Decoder(CreateBatch)
 _line_decoder = msgspec.json.Decoder(_Line)
+_body_decoder = msgspec.json.Decoder(_Body)
 decode_kept = msgspec.json.Decoder(Kept).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -133,17 +142,23 @@ class LineReader:
     def _parsed(self, text: bytes) -> Line | Fault:
         try:
             line = body.read(_line_decoder, text)
+            if not bytes(line.body).startswith(b"{"):
+                raise ProviderInvalidRequest("body: expected `object`", param="body")
+            known = body.read(_body_decoder, bytes(line.body))
         except ProviderInvalidRequest as error:
             message = error.message.replace("the request body", "the line")
             return Fault("invalid_json_line", message, error.param, self._number)
-        if (fault := self._fault(line)) is not None:
+        if (fault := self._fault(line, known)) is not None:
             code, message, param = fault
             return Fault(code, message, param, self._number)
         self._ids.add(line.custom_id)
-        request = {"custom_id": line.custom_id, "body": line.body | {"service_tier": Raw(b'"flex"')}}
-        return Line(self._number, line.custom_id, _text(line.body.get("model")), encode(request))
+        fields = bytes(line.body).rstrip()[:-1].rstrip()
+        # The last of two fields of one name counts.
+        asked = Raw(fields + (b"" if fields.endswith(b"{") else b",") + b'"service_tier":"flex"}')
+        request = {"custom_id": line.custom_id, "body": asked}
+        return Line(self._number, line.custom_id, _text(known.model), encode(request))
 
-    def _fault(self, line: _Line) -> tuple[str, str, str] | None:
+    def _fault(self, line: _Line, known: _Body) -> tuple[str, str, str] | None:
         """Code, message and the field at fault."""
         if not 1 <= len(line.custom_id) <= LONGEST_ID:
             return "invalid_custom_id", f"custom_id: use 1 to {LONGEST_ID} characters", "custom_id"
@@ -154,15 +169,15 @@ class LineReader:
         if line.url != self._endpoint:
             return "invalid_url", f"url: must be the batch's endpoint, {self._endpoint}", "url"
         for name in ("stream", "background"):
-            if bytes(line.body.get(name, b"")) == b"true":
+            if bytes(getattr(known, name)) == b"true":
                 return "invalid_request", f"body.{name}: not in a batch", f"body.{name}"
         return None
 
 
-def _text(value: Raw | None) -> str:
+def _text(value: Raw) -> str:
     try:
         # NUL: PostgreSQL's texts can't have it, and no model's name does.
-        return "" if value is None else _decode_text(value).replace("\0", "")
+        return _decode_text(value).replace("\0", "")
     except msgspec.DecodeError:
         return ""  # the endpoint itself refuses it
 

@@ -58,9 +58,13 @@ class Forward:
     async def _passed(self, holder: str, request: Any) -> Any:
         headers = {name: request.headers[name] for name in PASSED if name in request.headers}
         scope = request.scope
-        path = scope["path"] + (f"?{scope['query_string'].decode()}" if scope["query_string"] else "")
+        # As the client wrote it: decoded, a %23 or %3F would end the path.
+        target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
         sent = self._http.build_request(
-            request.method, f"{holder}{path}", headers={**headers, FORWARDED: "1"}, content=await request.body()
+            *(request.method, holder),
+            headers={**headers, FORWARDED: "1"},
+            content=await request.body(),
+            extensions={"target": target},
         )
         return _Answer(await self._http.send(sent, stream=True))
 

@@ -16,9 +16,7 @@ from gateway.wire.events import (
     ToolCall,
     ToolResult,
 )
-
-CONTROL = {code: "\ufffd" for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"}
-"""Replaces control characters, so that a model's text can't control the terminal."""
+from gateway.wire.text import printable, printable_json
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
@@ -68,13 +66,13 @@ class Text:
         yield from self._note(f"← {name} {_short(result.decode())}", self._calls)
 
     def _say(self, text: str) -> tuple[Stream, str]:
-        shown = text.translate(CONTROL)
+        shown = printable(text)
         self._line_open = not shown.endswith("\n")
         return "out", shown
 
     def _note(self, text: str, stream: Stream) -> Iterator[tuple[Stream, str]]:
         yield from self._end()
-        yield stream, f"{text.translate(CONTROL)}\n"
+        yield stream, f"{printable(text)}\n"
 
     def _end(self) -> Iterator[tuple[Stream, str]]:
         if self._line_open:
@@ -96,8 +94,8 @@ def tool_text(result: bytes) -> str:
     """A tool's result for people: its `content` if that is a text, else indented JSON."""
     found = msgspec.json.decode(result)
     if isinstance(found, dict) and isinstance(content := found.get("content"), str) and not found.get("truncated"):
-        return content.translate(CONTROL)
-    return msgspec.json.format(result, indent=2).decode()
+        return printable(content)
+    return printable_json(msgspec.json.format(result, indent=2).decode())
 
 
 def _short(text: str) -> str:

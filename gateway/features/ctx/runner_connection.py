@@ -32,6 +32,7 @@ from gateway.features.ctx.tools.projected import usage as tool_usage
 from gateway.features.ctx.tree import read_control, read_text
 from gateway.services import Services
 from gateway.wire.events import Done, Error, Event, Start, Status, line
+from gateway.wire.text import printable, printable_json
 
 if TYPE_CHECKING:
     from gateway.features.ctx.connection import Wire
@@ -133,7 +134,7 @@ class RunnerConnection:
             files = [triple.control / name for name in ("description", "schema")]
             description, schema = [await asyncio.to_thread(read_text, file) for file in files]
             about = tool_usage(description.strip(), msgspec.json.decode(schema or "{}"))
-        return USAGES[triple.name.kind].format(name=caller.name, about=about)
+        return printable(USAGES[triple.name.kind].format(name=caller.name, about=about))
 
     async def _without_input(self, triple: Triple, call: Call) -> None:
         """On a terminal: a conversation; with a tool, its usage."""
@@ -245,7 +246,7 @@ class RunnerConnection:
 
     def _frames(self, batch: list[Event]) -> list[bytes]:
         if self._text is None:
-            return [frame("o", b"".join(map(line, batch)))]
+            return [frame("o", _lines(batch))]
         return [
             frame("o" if stream == "out" else "e", text) for event in batch for stream, text in self._text.feed(event)
         ]
@@ -253,13 +254,13 @@ class RunnerConnection:
     async def _fail(self, run: str, name: str, error: GatewayError) -> None:
         exit_code = EXIT_CODES.get(code(error), GENERIC)
         if self._text is not None:
-            frames = [frame("e", f"{code(error)}: {error.message}\n")]
+            frames = [frame("e", printable(f"{code(error)}: {error.message}\n"))]
         else:
             failed: list[Event] = [
                 Error(run=run, code=code(error), message=error.message),
                 Done(run=run, status="error"),
             ]
-            frames = [frame("o", b"".join(map(line, failed)))]
+            frames = [frame("o", _lines(failed))]
         await self._wire.write([*frames, frame("x", str(exit_code))])
 
 
@@ -281,6 +282,10 @@ class Outcome:
                 self.status = event.status
                 if event.status == "cancelled":
                     self.exit_code = GENERIC
+
+
+def _lines(events: list[Event]) -> str:
+    return printable_json(b"".join(map(line, events)).decode())
 
 
 def frame(kind: Literal["o", "e", "i", "r", "x"], payload: str | bytes) -> bytes:

@@ -15,6 +15,7 @@ from gateway.features.ctx.client import send as write
 from gateway.features.ctx.errors import EXIT_CODES
 from gateway.features.ctx.rendering import Text
 from gateway.wire.events import Done, Error, Event, Pong, decode
+from gateway.wire.text import printable_json
 
 
 def talk(path: Path, request: dict[str, Any], *, text: bool, follow: bool = False) -> int:
@@ -34,7 +35,7 @@ def talk(path: Path, request: dict[str, Any], *, text: bool, follow: bool = Fals
                     to.write(part)
                     to.flush()
             else:
-                sys.stdout.write(f"{line.decode()}\n")
+                sys.stdout.write(f"{printable_json(line.decode())}\n")
                 sys.stdout.flush()
             if isinstance(event, Error):
                 exit_code = EXIT_CODES.get(event.code, GENERIC)

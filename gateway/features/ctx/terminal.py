@@ -13,8 +13,9 @@ import msgspec
 
 from gateway.features.ctx.client import GENERIC, OK, Failure, connect, execute, receive, send
 from gateway.features.ctx.objects import ObjectName, Triple
-from gateway.features.ctx.rendering import CONTROL, Text
+from gateway.features.ctx.rendering import Text
 from gateway.wire.events import Done, Error, Event, decode
+from gateway.wire.text import printable
 
 HELP = "Ctrl-D leaves, Ctrl-C stops an answer"
 
@@ -109,7 +110,7 @@ def _show(text: Text, event: Event) -> None:
 
 
 def _note(text: str) -> None:
-    sys.stderr.write(f"{text.translate(CONTROL)}\n")
+    sys.stderr.write(f"{printable(text)}\n")
 
 
 def main() -> int:

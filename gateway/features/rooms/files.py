@@ -8,6 +8,7 @@ import tempfile
 import threading
 import weakref
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -20,6 +21,7 @@ from gateway.features.rooms.endpoints import enveloped
 from gateway.features.rooms.service import Rooms
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import Request, download
+from gateway.server.principal import Principal, has_share
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools.vfs import JailedFileSystem
@@ -29,7 +31,7 @@ T = TypeVar("T")
 MOST_ENTRIES = 1000
 ZIP_ENTRIES, ZIP_BYTES = 20_000, 256 * 1024**2
 """Entries and bytes of files that one zip may have."""
-ZIPS = threading.BoundedSemaphore(4)
+ZIPS = 8
 """Zips on disk at a time: a client that reads slowly keeps its own there."""
 PART = 256 * 1024
 
@@ -124,18 +126,31 @@ async def content(request: Request) -> ASGIApp:
 async def zipped(request: Request) -> ASGIApp:
     """`x-ctxgate-skipped` counts the links and other things that aren't plain files."""
     path = request.query_params.get("path", "/")
-    file, skipped = await _on(request, path, lambda files: _zip(files, path))
+    file, skipped = await _on(request, path, lambda files: _zip(files, path, request.principal))
     name = path.strip("/").rpartition("/")[2] or "files"
     return download(file, f"{name}.zip", "application/zip", {"x-ctxgate-skipped": str(skipped)})
 
 
-def _zip(files: JailedFileSystem, path: str) -> tuple[BinaryIO, int]:
+_zips: Counter[str] = Counter()
+"""By tenant."""
+_counting = threading.RLock()
+
+
+def _count(tenant: str, number: int) -> None:
+    with _counting:
+        _zips[tenant] += number
+
+
+def _zip(files: JailedFileSystem, path: str, principal: Principal) -> tuple[BinaryIO, int]:
     left, skipped = ZIP_BYTES, 0
     top = len(path.strip("/")) + 1 if path.strip("/") else 0
-    if not ZIPS.acquire(blocking=False):
-        raise OSError(errno.EBUSY, "other zips are being sent: retry")
+    tenant = principal.tenant
+    with _counting:
+        if not has_share(principal, _zips[tenant] + 1, _zips.total() + 1, ZIPS):
+            raise OSError(errno.EBUSY, "other zips are being sent: retry")
+        _zips[tenant] += 1
     found = tempfile.TemporaryFile()  # noqa: SIM115 - the answer closes it
-    weakref.finalize(found, ZIPS.release)
+    weakref.finalize(found, _count, tenant, -1)
     try:
         with zipfile.ZipFile(found, "w", zipfile.ZIP_DEFLATED) as archive:
             for number, info in enumerate(files.below(path)):

@@ -225,6 +225,7 @@ class Agent:
             records=lambda: records(config.section(Rooms).tools, self._store, task.tenant),
             complete=self._complete,
             mounts=mounted(config, task.tenant, task.data.mounts),
+            share=task.tenant,
         )
 
     def _hide(self, secret: str | None) -> Callable[[str], str]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from normalizers.spec import MAX_CALLS, FormatSpec, NamedSyntax
+from normalizers.write.grammar.decided import called, words
 from normalizers.write.grammar.formats import FORMS
 from normalizers.write.grammar.gbnf import literal
 from normalizers.write.grammar.guards import REASONING, START, guard, has_marks
@@ -39,13 +40,16 @@ class Grammar:
     """in_reasoning: the grammar of an answer that begins within the model's reasoning; None if the format has none.
 
     marked, unmarked: whether every call behind a mark of the format, and every call without marks that begins the
-    answer, is sure to be readable.
+    answer, is sure to be readable. called, words: of a guard, the grammar of an answer that is nothing but such calls,
+    and of one that begins no call; "" if there is none.
     """
 
     text: str
     in_reasoning: str | None = None
     marked: bool = True
     unmarked: bool = False
+    called: str = ""
+    words: str = ""
 
 
 def grammar(
@@ -56,16 +60,17 @@ def grammar(
     calls: int = MAX_CALLS,
     answer: Schema | None = None,
     free: bool = False,
+    decide: bool = False,
     notation: Notation = "gbnf",
 ) -> Grammar | None:
     """One to `calls` calls of the OpenAI `tools` in that format; `only` limits them to these names.
 
     With `answer`, a JSON Schema, the model may instead write a JSON text that conforms to it; it must if there are no
-    tools. With `free` the text is free, and the model decides whether to call: see `guarded`. None if no grammar is
-    known for the format. Raises TooLarge.
+    tools. With `free` the text is free, and the model decides whether to call, or with `decide` somebody else before it
+    writes: see `guarded`. None if no grammar is known for the format. Raises TooLarge.
     """
     if free:
-        return guarded(spec, tools, calls=calls, notation=notation)
+        return guarded(spec, tools, calls=calls, decide=decide, notation=notation)
     rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
     write, functions = None if spec.begun else FORMS.get(spec.dialect), _functions(tools, only)
     root = write(rules, spec, functions, calls) if write is not None and functions else None
@@ -80,10 +85,15 @@ def grammar(
 
 
 def guarded(
-    spec: FormatSpec, tools: Sequence[Schema], *, calls: int = MAX_CALLS, notation: Notation = "gbnf"
+    spec: FormatSpec,
+    tools: Sequence[Schema],
+    *,
+    calls: int = MAX_CALLS,
+    decide: bool = False,
+    notation: Notation = "gbnf",
 ) -> Grammar | None:
     """Free text in which every call that a mark begins, or that begins the answer, is one that the format's reader
-    reads, of a declared tool.
+    reads, of a declared tool. decide: also write `called` and `words`, which GBNF alone has.
 
     None if there is nothing to guard, or the grammar would be larger than MAX_GUARD and no tool is strict. Raises
     TooLarge.
@@ -101,11 +111,27 @@ def guarded(
             if not (found.marked or found.unmarked):
                 return None
             written = _written(rules, START, REASONING if spec.think else None, notation)
-            return replace(written, marked=found.marked, unmarked=found.unmarked)
+            guarding = replace(written, marked=found.marked, unmarked=found.unmarked)
+            if not decide or notation == "lark":
+                return guarding
+            return _decided(guarding, spec, functions, marks, calls > 1, limit)
         except TooLarge:
             if exact and not unmarked:
                 raise
     return None
+
+
+def _decided(
+    guarding: Grammar, spec: FormatSpec, functions: Sequence[Schema], marks: tuple[str, ...], several: bool, limit: int
+) -> Grammar:
+    """The same with the grammars of an answer of which somebody else has decided what it is."""
+    rules = Values(python=spec.dialect == "pythonic", marks=marks, limit=limit)
+    try:
+        root = called(rules, spec, functions, several=several, unmarked=guarding.unmarked)
+    except TooLarge:
+        return guarding
+    free = Values(python=False)
+    return replace(guarding, called=rules.text(root), words=free.text(words(free, spec))) if root else guarding
 
 
 def _functions(tools: Iterable[Schema], only: Collection[str] | None) -> list[Schema]:

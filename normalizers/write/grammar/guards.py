@@ -66,7 +66,7 @@ def guard(
         # The prompt writes the first mark, so what follows it may be text.
         return Guarded(False, False)
     rules.exact = False
-    bodies = _bodies(rules, spec, functions, several, any_mark)
+    bodies = regions(rules, spec, functions, several, any_mark)
     unmarked = unmarked and spec.unmarked != "never" and spec.dialect not in _NEVER_UNMARKED
     if not bodies and not unmarked:
         return Guarded(False, False)
@@ -95,8 +95,8 @@ def guard(
     return Guarded(bool(bodies), unmarked)
 
 
-def _bodies(
-    rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool, any_mark: bool
+def regions(
+    rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool, any_mark: bool = False
 ) -> dict[str, str]:
     """A region's body after each mark that may begin it; none if that is nothing to be sure of."""
     return _REGIONS[spec.dialect](rules, spec, functions, several) if has_marks(spec, any_mark=any_mark) else {}

@@ -22,6 +22,7 @@ from normalizers.read import (
     OF_OBJECT,
     may_be_told,
 )
+from normalizers.spec import MAX_CALLS
 from normalizers.write.grammar.automaton import Moves, moves, quoted, state_names
 from normalizers.write.grammar.gbnf import either, literal, none_of, one_of
 from normalizers.write.grammar.lark import Lexeme
@@ -73,6 +74,20 @@ def begin_unmarked(
     return True
 
 
+def unmarked_calls(rules: Values, functions: Sequence[Schema], *, several: bool) -> str:
+    """The expression of answers that are nothing but calls without marks, for GBNF; "" if no tool's name can be told.
+
+    Nothing follows the calls, of which there are at most MAX_CALLS.
+    """
+    tools = {_inside(function["name"]): function for function in functions if may_be_told(function["name"], ())}
+    if not tools:
+        return ""
+    python, rules.python = rules.python, False
+    answers = _Calls(rules, tools, several=several, results=False, bounded=True).answers(f"{rules.shared('ws')}?")
+    rules.python = python
+    return answers
+
+
 def _inside(text: str) -> str:
     """A string of JSON without its quotes."""
     return json.dumps(text, ensure_ascii=False)[1:-1]
@@ -84,9 +99,12 @@ def _quoted(text: str) -> str:
 
 
 class _Calls:
-    """Rules for answers that are nothing but calls. tools: by name, as it is spelled within its quotes."""
+    """Rules for answers that are nothing but calls. tools: by name, as it is spelled within its quotes. bounded: there
+    are at most MAX_CALLS."""
 
-    def __init__(self, rules: Values, tools: Mapping[str, Schema], *, several: bool, results: bool) -> None:
+    def __init__(
+        self, rules: Values, tools: Mapping[str, Schema], *, several: bool, results: bool, bounded: bool = False
+    ) -> None:
         self._rules = rules
         self._several = several
         self._ws, self._comma = rules.shared("ws"), rules.shared("comma")
@@ -103,17 +121,21 @@ class _Calls:
         """From a name, without its opening quote, to the end of the arguments."""
         between = f"{self._ws}? ([,;] {self._ws}?)?"
         call = rules.rule("object", self._call(f"{self._ws}?"))
-        self._more = f" ({between} {call})*" if several else ""
-        self._more_in_list = f" ({self._comma} {call})*" if several else ""
+        often = f"{{0,{MAX_CALLS - 1}}}" if bounded else "*"
+        self._more = f" ({between} {call}){often}" if several else ""
+        self._more_in_list = f" ({self._comma} {call}){often}" if several else ""
         # Some models go on with what they take for the call's result.
         self._last = f"({self._ws}? {self._result()})? {self._ws}?" if results else f"{self._ws}?"
 
-    def answers(self) -> str:
-        """All of these answers, for GBNF."""
-        blanks, body = self._rules.reserved("blanks"), self._rules.reserved("calls")
+    def answers(self, blanks: str = "") -> str:
+        """All of these answers, for GBNF. blanks: the white space up to a name, instead of any."""
+        if not blanks:
+            blanks = self._rules.reserved("blanks")
+            self._rules.add_states({blanks: f"{one_of(_BLANKS)}*"})
+        body = self._rules.reserved("calls")
         call = self._call(blanks)
         listed = f'"[" {blanks} {call}{self._more_in_list} {self._ws}? "]"'
-        self._rules.add_states({blanks: f"{one_of(_BLANKS)}*", body: f"({call}{self._more} | {listed})"})
+        self._rules.add_states({body: f"({call}{self._more} | {listed})"})
         fence = rf'{literal(_FENCE)} {one_of(_INFO)}* "\x0d"? "\x0a"'
         return f"{blanks} ({body} | {fence} {blanks} {body} {self._ws}? {literal(_FENCE)}) {self._last}"
 

@@ -14,7 +14,7 @@ from typing import Any
 
 NAMES = (
     *("echo", "silent", "nonsense", "wrong", "dies", "line", "lines", "fails", "long", "environment", "grows", "slow"),
-    *("marks", "looks", "stays"),
+    *("marks", "looks", "stays", "values", "pings"),
 )
 """marks and looks write a line to the file `text`; the first time, they wait until the gateway is gone. stays writes
 its process number there, and outlives its standard input."""
@@ -90,6 +90,8 @@ def called(name: str, arguments: dict[str, Any], more: list[str]) -> dict[str, A
             text = json.dumps(dict(os.environ))
         case "fails":
             return {"result": {"content": [{"type": "text", "text": "out of order"}], "isError": True}}
+        case "values":
+            return {"result": {"content": [[]] * 1_000_000}}
         case "wrong":
             return {"result": {"content": "this isn't a list"}}
         case "grows":
@@ -114,6 +116,9 @@ def misbehave(fault: str) -> None:
         case "line":
             while True:
                 sys.stdout.write("x" * 65536)
+        case "pings":
+            while True:
+                say({"jsonrpc": "2.0", "id": "x", "method": "ping"})
         case "lines":
             while True:
                 say({"jsonrpc": "2.0", "method": "notifications/message", "params": {"level": "info", "data": "x"}})

@@ -232,9 +232,11 @@ async def test_starts_back_off(make: Make, monkeypatch: pytest.MonkeyPatch) -> N
     [
         ("fails", "mcp_tool_failed", "out of order"),
         ("wrong", "mcp_invalid_answer", "an answer that MCP doesn't allow"),
+        ("values", "mcp_interrupted", "a message of over 20000 values"),
         ("dies", "mcp_interrupted", "it ended: exit status 3; it may have taken effect"),
         ("line", "mcp_interrupted", "a line of over 4194304 bytes"),
         ("lines", "mcp_interrupted", "over 20000 lines that nobody asked for"),
+        ("pings", "mcp_interrupted", "over 20000 lines that nobody asked for"),
         ("silent", "mcp_timeout", "no answer within 1.5 s; it may still take effect"),
         ("nonsense", "mcp_timeout", "no answer within 1.5 s"),
     ],

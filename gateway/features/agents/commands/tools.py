@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gateway.cli.options import FILE, Group, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.agents.settings import Rooms
+from gateway.wire.text import printable_json
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -61,7 +63,7 @@ def ls(config: Path | None, as_json: bool, names: tuple[str, ...]) -> None:
     toolbox = _with_tools(configuration(config), names, work)
     found = [tool for tool in toolbox.tools.values() if _named(tool.name, names)]
     if as_json:
-        print(json.dumps({"tools": [_shown(tool) for tool in found]}, indent=2, ensure_ascii=False))
+        say(printable_json(json.dumps({"tools": [_shown(tool) for tool in found]}, indent=2, ensure_ascii=False)))
     else:
         from gateway.cli.table import show, table
 
@@ -97,7 +99,7 @@ def call(config: Path | None, folder: Path, tenant: str, name: str, arguments: s
     result = _with_tools(loaded, (name,), work, lambda: _context(loaded, name, files, tenant))
     if (error := result.get("error")) is not None and set(result) == {"error"}:
         raise _failure(error["code"], error["message"])
-    print(json.dumps(result, indent=2, ensure_ascii=False))
+    say(printable_json(json.dumps(result, indent=2, ensure_ascii=False)))
 
 
 def _failure(code: str, message: str) -> Exception:

@@ -58,13 +58,14 @@ class ToolContext:
 
     files: the folder that the files' tools see as `/`. records: the models and records that the records' tools see, a
     `records.Records`, which raises this module's errors and so can't be named here. complete: asks a model.
-    mounts: folders that the files' tools see as `/mnt/NAME`.
+    mounts: folders that the files' tools see as `/mnt/NAME`. share: whose share of common resources it takes.
     """
 
     files: Path | None = None
     records: Callable[[], Any] | None = None
     complete: Complete | None = None
     mounts: Mapping[str, Mount] = field(default_factory=dict)
+    share: str = ""
 
 
 Run = Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]

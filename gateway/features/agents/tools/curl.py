@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from typing import TYPE_CHECKING, Any, Literal
 
 from gateway.features.agents.settings import RoomTools
@@ -12,6 +11,7 @@ from gateway.features.agents.tools.base import Cost, Run, Tool, ToolContext, Too
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools.fetch import Fetched, Fetcher
+    from gateway.features.agents.tools.pages import Kind
 
 SUMMARY_TOKENS = 512
 SUMMARY_INPUT = 12_000
@@ -44,7 +44,7 @@ class Curl:
     def __init__(self, tools: RoomTools, fetcher: Fetcher | None = None) -> None:
         self._tools = tools
         self._fetcher = fetcher
-        self._reading: asyncio.Semaphore | None = None
+        self._reading: dict[str, asyncio.Semaphore] = {}
 
     def tools(self) -> list[Tool]:
         most = self._tools.max_result_chars
@@ -67,20 +67,20 @@ class Curl:
             ),
         ]
 
-    async def _fetch(self, method: str, given: dict[str, Any]) -> Fetched:
+    async def _fetch(self, context: ToolContext, method: str, given: dict[str, Any]) -> Fetched:
         if self._fetcher is None:
             from gateway.features.agents.tools.fetch import Fetcher
 
             self._fetcher = Fetcher(self._tools)
         body = given["body"].encode() if "body" in given else None
         timeout = given["timeout_ms"] / 1000 if "timeout_ms" in given else None
-        return await self._fetcher.fetch(method, given["url"], given.get("headers", {}), body, timeout)
+        return await self._fetcher.fetch(method, given["url"], given.get("headers", {}), body, timeout, context.share)
 
     async def _get(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch("GET", given))
+        return self._raw(await self._fetch(context, "GET", given))
 
     async def _post(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch("POST", given))
+        return self._raw(await self._fetch(context, "POST", given))
 
     def _raw(self, fetched: Fetched) -> dict[str, Any]:
         most = self._tools.max_result_chars
@@ -100,16 +100,16 @@ class Curl:
         return {**_head(fetched), "headers": headers, key: body, "truncated": truncated}
 
     async def _markdown(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **self._cut(await self._read("markdown", fetched), fetched, given)}
+        fetched = await self._fetch(context, "GET", given)
+        return {**_head(fetched), **await self._read("markdown", fetched, given, context.share)}
 
     async def _compact(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        return {**_head(fetched), **self._cut(await self._read("compact", fetched), fetched, given)}
+        fetched = await self._fetch(context, "GET", given)
+        return {**_head(fetched), **await self._read("compact", fetched, given, context.share)}
 
     async def _summarize(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        fetched = await self._fetch("GET", given)
-        page = self._cut(await self._read("markdown", fetched), fetched, {"max_chars": SUMMARY_INPUT, **given})
+        fetched = await self._fetch(context, "GET", given)
+        page = await self._read("markdown", fetched, {"max_chars": SUMMARY_INPUT, **given}, context.share)
         if not page["content"]:
             raise ToolError("no_text", "the page has no text")
         focus = f"Summarise it with regard to: {given['focus']}\n\n" if given.get("focus") else ""
@@ -123,44 +123,29 @@ class Curl:
         told = {"title": page["title"], "summary": summary.strip()[:most], "model": model}
         return {**_head(fetched), **told, "truncated": page["truncated"]}
 
-    async def _read(self, form: Literal["markdown", "compact"], fetched: Fetched) -> dict[str, Any]:
-        """`{title, content, cut, …}`: HTML converted, JSON and text as they are."""
+    async def _read(
+        self, form: Literal["markdown", "compact"], fetched: Fetched, given: dict[str, Any], share: str
+    ) -> dict[str, Any]:
+        """`{title, content, truncated, …}`, at most `max_chars`: HTML converted, JSON and text as they are."""
         text = fetched.text()
         if text is None:
             raise ToolError(
                 "not_text", f"the content is {fetched.content_type or 'binary data'}; curl.get returns it as base64"
             )
-        start = text.lstrip()[:200].lower()
+        start, cut = text.lstrip()[:200].lower(), False
         if fetched.content_type in HTML or (not fetched.content_type and start.startswith(("<!doctype html", "<html"))):
-            from gateway.features.agents.tools.pages import AT_ONCE, convert
+            kind: Kind = "html"
+            cut = len(text) > LONGEST_PAGE
+            text = text[:LONGEST_PAGE]
+        elif fetched.content_type == "application/json" or fetched.content_type.endswith("+json"):
+            kind = "json"
+        else:
+            kind = "text"
+        from gateway.features.agents.tools.pages import AT_ONCE, convert
 
-            if self._reading is None:
-                self._reading = asyncio.Semaphore(AT_ONCE)
-            async with self._reading:
-                page = await convert(form, fetched.url, text[:LONGEST_PAGE])
-            return {**page, "cut": len(text) > LONGEST_PAGE}
-        if fetched.content_type == "application/json" or fetched.content_type.endswith("+json"):
-            text = _json(text, form)
-        elif form == "compact":
-            text = " ".join(text.split())
-        return {"title": "", "content": text.strip(), "cut": False}
-
-    def _cut(self, page: dict[str, Any], fetched: Fetched, given: dict[str, Any]) -> dict[str, Any]:
-        """Cuts the content to `max_chars`; headings and links together get as much again."""
-        most = given.get("max_chars", self._tools.max_result_chars)
-        result = {**page, "title": page["title"][:500], "content": page["content"][:most]}
-        truncated = fetched.truncated or result.pop("cut") or len(page["content"]) > most
-        room = most
-        for key in ("headings", "links"):
-            if key in page:
-                result[key] = []
-                for item in page[key]:
-                    room -= sum(len(str(value)) for value in item.values())
-                    if room < 0:
-                        truncated = True
-                        break
-                    result[key].append(item)
-        return {**result, "truncated": truncated}
+        async with self._reading.setdefault(share, asyncio.Semaphore(AT_ONCE)):
+            page = await convert(form, fetched.url, text, kind, given.get("max_chars", self._tools.max_result_chars))
+        return {**page, "truncated": page["truncated"] or cut or fetched.truncated}
 
 
 def tools(settings: RoomTools) -> list[Tool]:
@@ -191,13 +176,3 @@ def _tool(
 
 def _head(fetched: Fetched) -> dict[str, Any]:
     return {"url": fetched.url, "status": fetched.status, "content_type": fetched.content_type}
-
-
-def _json(text: str, form: str) -> str:
-    try:
-        value = json.loads(text)
-        if form == "compact":
-            return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-        return f"```json\n{json.dumps(value, ensure_ascii=False, indent=2)}\n```"
-    except (ValueError, RecursionError):
-        return text  # invalid or truncated JSON is still readable text

@@ -1,9 +1,10 @@
-"""A program that converts an HTML page on stdin to Markdown or a compact form on stdout.
+"""A program that converts a page on stdin, HTML, JSON or text, to Markdown or a compact form on stdout.
 
-Pages are hostile, and HTML parsers hang on some inputs, so `pages.convert` runs this in a process with bounded
-processor time and memory. It imports nothing from the gateway and holds none of its data.
+Pages are hostile: HTML parsers hang on some inputs, and a deep JSON value indented is a thousand times longer. So
+`pages.convert` runs this in a process with bounded processor time and memory. It imports nothing from the gateway and
+holds none of its data.
 
-    python extract.py markdown|compact URL SECONDS BYTES < page.html
+    python extract.py markdown|compact URL SECONDS BYTES html|json|text CHARACTERS < page
 """
 
 from __future__ import annotations
@@ -31,16 +32,56 @@ LINKS, HEADINGS = 100, 100
 
 
 def main() -> None:
-    form, url, seconds, size = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    form, url, kind = sys.argv[1], sys.argv[2], sys.argv[5]
+    seconds, size, most = int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # other systems don't enforce it
         resource.setrlimit(resource.RLIMIT_AS, (size, size))
     os.nice(10)  # engines go first
     sys.setrecursionlimit(5000)
-    soup = parsed(sys.stdin.buffer.read().decode("utf-8", "replace"))
-    result = markdown(soup, url) if form == "markdown" else compact(soup, url)
-    sys.stdout.buffer.write(json.dumps(result).encode())
+    page = sys.stdin.buffer.read().decode("utf-8", "replace")
+    if kind == "html":
+        soup = parsed(page)
+        result = markdown(soup, url) if form == "markdown" else compact(soup, url)
+    else:
+        text = indented(page, form, most) if kind == "json" else " ".join(page.split()) if form == "compact" else page
+        result = {"title": "", "content": text.strip()}
+    sys.stdout.buffer.write(json.dumps(cut(result, most)).encode())
+
+
+def indented(page: str, form: str, most: int) -> str:
+    """JSON in that form, not much longer than `most` characters; as it is if it's invalid or was truncated."""
+    try:
+        value = json.loads(page)
+    except (ValueError, RecursionError):
+        return page
+    compact = form == "compact"
+    encoder = json.JSONEncoder(
+        ensure_ascii=False, indent=None if compact else 2, separators=(",", ":" if compact else ": ")
+    )
+    found, size = [] if compact else ["```json\n"], 0
+    for piece in encoder.iterencode(value):
+        found.append(piece)
+        if (size := size + len(piece)) > most:
+            break
+    return "".join(found if compact else [*found, "\n```"])
+
+
+def cut(page: dict[str, Any], most: int) -> dict[str, Any]:
+    """Cuts the content to `most` characters; headings and links together get as much again."""
+    result = {**page, "title": page["title"][:500], "content": page["content"][:most]}
+    truncated, room = len(page["content"]) > most, most
+    for key in ("headings", "links"):
+        if key in page:
+            result[key] = []
+            for item in page[key]:
+                room -= sum(len(str(value)) for value in item.values())
+                if room < 0:
+                    truncated = True
+                    break
+                result[key].append(item)
+    return {**result, "truncated": truncated}
 
 
 def parsed(page: str) -> Any:

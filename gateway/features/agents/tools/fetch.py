@@ -11,6 +11,7 @@ import re
 import socket
 import threading
 import zlib
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ REDIRECTS = 5
 ADDRESSES = 4
 """Addresses of a host to try."""
 AT_ONCE = 16
+"""Fetches, and lookups of names, that one share may have at a time: a tenant's hanging ones delay no other tenant."""
 LONGEST_URL, LONGEST_HEADER, MOST_HEADERS = 8192, 8192, 50
 CONNECT_SECONDS = 5.0
 
@@ -168,23 +170,29 @@ class Fetcher:
         transport: Callable[[ssl.SSLContext], httpx.AsyncBaseTransport] = web_transport,
     ) -> None:
         self._tools = tools
-        self._resolver: Resolver = resolver or SystemResolver()
+        self._resolvers: dict[str, Resolver] = defaultdict(SystemResolver if resolver is None else lambda: resolver)
         self._context = verify
         self._transport = transport
-        self._places = asyncio.Semaphore(AT_ONCE)
+        self._places: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
 
     async def fetch(
-        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None = None, timeout: float | None = None
+        self,
+        method: str,
+        url: str,
+        headers: Mapping[str, str],
+        body: bytes | None = None,
+        timeout: float | None = None,
+        share: str = "",
     ) -> Fetched:
         """Fetches a URL, following up to REDIRECTS redirects; returns the answer, whatever its status.
 
-        timeout: seconds in all, at most the configuration's.
+        timeout: seconds in all, at most the configuration's. share: whose places it takes.
         Raises ToolError: url_refused, address_refused, fetch_timeout, fetch_failed, too_many_redirects.
         """
         most = self._tools.fetch_timeout_seconds
         try:
-            async with asyncio.timeout(min(timeout or most, most)), self._places:
-                return await self._follow(method, url, _checked(headers), body)
+            async with asyncio.timeout(min(timeout or most, most)), self._places[share]:
+                return await self._follow(method, url, _checked(headers), body, self._resolvers[share])
         except TimeoutError:
             raise ToolError("fetch_timeout", "the answer took too long") from None
         except httpx.InvalidURL:
@@ -193,11 +201,13 @@ class Fetcher:
             # httpx's messages may quote what the server sent.
             raise ToolError("fetch_failed", f"the request failed: {type(error).__name__}") from None
 
-    async def _follow(self, method: str, url: str, headers: dict[str, str], body: bytes | None) -> Fetched:
+    async def _follow(
+        self, method: str, url: str, headers: dict[str, str], body: bytes | None, resolver: Resolver
+    ) -> Fetched:
         if self._context is None:
             self._context = await asyncio.to_thread(_authorities)
         most = self._tools.fetch_timeout_seconds
-        transport = Guarded(self._tools, self._resolver, self._transport(self._context))
+        transport = Guarded(self._tools, resolver, self._transport(self._context))
         async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=most, headers=_DEFAULTS) as client:
             request = client.build_request(method, url, headers=headers, content=body)
             for _ in range(REDIRECTS + 1):

@@ -7,7 +7,7 @@ import json
 import os
 import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from gateway.features.agents.tools.base import ToolError
 
@@ -20,22 +20,27 @@ PATIENCE = 6
 AT_ONCE = 2
 """How many calls of `convert` a caller should run at once."""
 
+Kind: TypeAlias = Literal["html", "json", "text"]
+
 
 async def convert(
     form: Literal["markdown", "compact"],
     url: str,
     page: str,
+    kind: Kind = "html",
+    most: int = 20_000,
+    *,
     seconds: int = SECONDS,
     memory: int = MEMORY,
     program: Path = PROGRAM,
 ) -> dict[str, Any]:
-    """Converts the page at `url`. seconds: of processor time. memory: in bytes.
+    """Converts the page at `url`; see `extract`. seconds: of processor time. memory: in bytes.
 
     Raises ToolError, code `too_complex`.
     """
     # Not our environment: it may contain keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory)]
+    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory), kind, str(most)]
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

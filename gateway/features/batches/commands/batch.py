@@ -14,6 +14,7 @@ import click
 
 from gateway.cli.client import RunningGateway
 from gateway.cli.options import Group, config_option, json_option, url_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest
 
 EXAMPLES = """\
@@ -53,7 +54,7 @@ def ls(config: Path | None, url: str | None, as_json: bool) -> None:
     with RunningGateway(config, url) as gateway:
         found = list(_batches(gateway))
     if as_json:
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return
     from gateway.cli.table import show, table
 
@@ -76,7 +77,7 @@ def watch(config: Path | None, url: str | None, id: str | None) -> int:
         last = _live(gateway, id) if sys.stdout.isatty() else _lines(gateway, id)
     for fault in (last["errors"] or {}).get("data", ()):
         place = "" if fault["line"] is None else f"line {fault['line']}: "
-        print(f"ctxgate: {place}{fault['message']}", file=sys.stderr)
+        say(f"ctxgate: {place}{fault['message']}", file=sys.stderr)
     return 0 if last["status"] == "completed" else FAILED
 
 
@@ -136,7 +137,7 @@ def _lines(gateway: RunningGateway, id: str) -> Batch:
     for batch in _follow(gateway, id):
         done, total = _counts(batch)
         if (now := (batch["status"], done)) != before:
-            print(f"{batch['status']} {done}/{total} {_ends(batch, time.time())}".rstrip(), flush=True)
+            say(f"{batch['status']} {done}/{total} {_ends(batch, time.time())}".rstrip(), flush=True)
             before = now
     return batch
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.options import Command, Group, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest
 
 EXAMPLES = """\
@@ -37,7 +38,7 @@ def check(config: Path | None, as_json: bool) -> int:
 
     findings = asyncio.run(checks.check(settings))
     if as_json:
-        print(checks.as_json(findings))
+        say(checks.as_json(findings))
     else:
         from gateway.cli.table import show, table
 

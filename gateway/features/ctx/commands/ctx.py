@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 import click
 
 from gateway.cli.options import FILE, Group, config_option, configuration
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidModel
 from gateway.features.ctx.settings import Ctx
 
@@ -62,10 +63,10 @@ def sync(config: Path | None, folder: Path | None) -> None:
     root = find_root(folder, loaded)
     report = update(root, loaded)
     for path in report.kept:
-        print(f"kept, since it was changed by hand: {root / path}", file=sys.stderr)
-    print(f"{root}: {len(report.made)} made, {len(report.changed)} changed, {len(report.removed)} removed")
+        say(f"kept, since it was changed by hand: {root / path}", file=sys.stderr)
+    say(f"{root}: {len(report.made)} made, {len(report.changed)} changed, {len(report.removed)} removed")
     if not loaded.section(Ctx).enabled:
-        print("the gateway doesn't serve the tree yet: set ctx: {enabled: true} in config.yaml", file=sys.stderr)
+        say("the gateway doesn't serve the tree yet: set ctx: {enabled: true} in config.yaml", file=sys.stderr)
 
 
 @ctx.command("ls")
@@ -77,7 +78,7 @@ def ls(config: Path | None, folder: Path | None, tools: bool) -> None:
     from gateway.features.ctx.listing import table, tool_table
 
     for line in (tool_table if tools else table)(_root(folder, config)):
-        print(line)
+        say(line)
 
 
 @ctx.command("cat")
@@ -93,7 +94,7 @@ def cat(config: Path | None, folder: Path | None, object: str) -> None:
         path = path.resolve().with_name(f"{path.resolve().name}.d") / file
         if not file or "/" in file or not path.is_file():
             raise ProviderInvalidModel(f"{head} has no control file {file!r}")
-    sys.stdout.write(path.read_text("utf-8"))
+    say(path.read_text("utf-8"), end="")
 
 
 @ctx.command("run", context_settings={"allow_interspersed_args": False})
@@ -172,7 +173,7 @@ def sessions(config: Path | None, folder: Path | None, as_json: bool, object: st
         name = name_at(root, _path(root, object))
     found = asyncio.run(stored(configuration(config), name))
     if as_json:
-        print(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
+        say(json.dumps([dataclasses.asdict(row) for row in found], indent=2))
         return
     rows = [("OBJECT", "SESSION", "SCOPE", "STATE", "MESSAGES", "UPDATED", "ROOM")]
     rows += [
@@ -180,7 +181,7 @@ def sessions(config: Path | None, folder: Path | None, as_json: bool, object: st
     ]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for cells in rows:
-        print("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
+        say("  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=True)).rstrip())
 
 
 @ctx.command("rm")
@@ -197,7 +198,7 @@ def rm(config: Path | None, folder: Path | None, scope: Scope, object: str, sess
     root = _root(folder, config)
     name = name_at(root, _path(root, object))
     asyncio.run(remove(configuration(config), name, session, scope))
-    print(f"deleted {name} {session}")
+    say(f"deleted {name} {session}")
 
 
 @ctx.command("export")
@@ -222,7 +223,7 @@ def export(
 
     root = _root(folder, config)
     name = name_at(root, _path(root, object))
-    print(asyncio.run(write(configuration(config), root, name, session, scope, target)))
+    say(asyncio.run(write(configuration(config), root, name, session, scope, target)))
 
 
 @ctx.command("doctor")
@@ -236,7 +237,7 @@ def doctor(config: Path | None, folder: Path | None) -> int:
     loaded = configuration(config)
     findings = list(examine(find_root(folder, loaded), loaded))
     for finding in findings:
-        print(finding)
+        say(finding)
     return 1 if any(finding.problem for finding in findings) else 0
 
 
@@ -252,7 +253,7 @@ def _talk(
     try:
         return talk(sock, request, text=text or sys.stdout.isatty(), follow=follow)
     except Failure as failure:
-        print(f"ctxgate: {failure}", file=sys.stderr)
+        say(f"ctxgate: {failure}", file=sys.stderr)
         return failure.exit_code
 
 

@@ -14,6 +14,7 @@ import click
 
 from gateway.cli.broken_pipe import exit_quietly
 from gateway.cli.options import FILE, Command, Group
+from gateway.cli.text import say
 from gateway.features.evaluation.model_test import VERSION, commands, compare, fake, results, run
 from gateway.features.evaluation.model_test.cases import BadSuite
 from gateway.features.evaluation.model_test.commands import (
@@ -290,7 +291,7 @@ def with_command(words: list[str]) -> list[str]:
 
 
 def _end(code: int, message: object) -> int:
-    print(f"model-test: {message}", file=sys.stderr)
+    say(f"model-test: {message}", file=sys.stderr)
     return code
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.text import say
 from gateway.config.edit import with_active_model, write
 from gateway.errors import ProviderInvalidRequest, ProviderModelNotLoaded
 
@@ -60,7 +61,7 @@ class Test:
 
     def run(self, model: Model, out: Path, baseline: str) -> int:
         """Returns the exit code of scripts/model-test."""
-        print(f"\n{model.name}: {self.suite}", file=sys.stderr)
+        say(f"\n{model.name}: {self.suite}", file=sys.stderr)
         command = [*MODEL_TEST, "run", "--serve", "--config", str(self.source)]
         command += ["--model", model.name, "--suite", self.suite, "--baseline", baseline, "--fresh"]
         command += ["--out", str(out.resolve()), *shlex.split(self.options)]
@@ -117,7 +118,7 @@ def swap(
     loaded = configuration(config, create=True)
     active, candidate = loaded.resolve(None), loaded.resolve(model, "chat")
     if candidate.name == active.name:
-        print(f"{active.name} is the active model already")
+        say(f"{active.name} is the active model already")
         return 0
     for each in (active, candidate) if baseline is None else (candidate,):
         _check_weights(each)
@@ -131,8 +132,8 @@ def swap(
     if code:
         return code
     write(loaded.source, before, after, lambda made: made.active_model == candidate.name)
-    print(f"\n{candidate.name} is the active model now: {loaded.source}")
-    print(f"a running gateway switches to it by itself; to go back: ctxgate swap {active.name}")
+    say(f"\n{candidate.name} is the active model now: {loaded.source}")
+    say(f"a running gateway switches to it by itself; to go back: ctxgate swap {active.name}")
     return 0
 
 
@@ -174,7 +175,7 @@ def _by_suite(
 
 
 def _stays(code: int, active: Model, why: str) -> int:
-    print(f"\n{why}\n{active.name} stays the active model; nothing changed", file=sys.stderr)
+    say(f"\n{why}\n{active.name} stays the active model; nothing changed", file=sys.stderr)
     return code
 
 

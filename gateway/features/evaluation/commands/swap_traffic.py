@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gateway.cli.client import RunningGateway
+from gateway.cli.text import say
 from gateway.config.address import is_loopback
 from gateway.errors import ProviderInvalidRequest
 
@@ -48,7 +49,7 @@ def gate(config: Config, active: Model, candidate: Model, *, days: float, limit:
     from gateway.features.evaluation.model_test.run import Unreachable
 
     asked = recorded(config, active.name, days, limit)
-    print(f"{len(asked)} recorded requests of {active.name}, replayed with both models", file=sys.stderr)
+    say(f"{len(asked)} recorded requests of {active.name}, replayed with both models", file=sys.stderr)
     if not asked:
         _keep(active, f"there are no recordings for {active.name}: set log: {{bodies: true}}, and use it for some days")
         return TOO_FEW
@@ -190,19 +191,19 @@ def _show(made: Decision, active: Model, candidate: Model, worst: int) -> None:
     for difference in made.differences[:worst]:
         _show_difference(difference, active, candidate)
     if (rest := len(made.differences) - worst) > 0:
-        print(f"\n{rest} more requests that only {candidate.name} answers wrong: --worst shows more")
+        say(f"\n{rest} more requests that only {candidate.name} answers wrong: --worst shows more")
 
 
 def _show_difference(difference: Difference, active: Model, candidate: Model) -> None:
     from rich.table import Table
 
     from gateway.cli.table import show
-    from gateway.cli.text import printable
     from gateway.features.evaluation.model_test.answers import Answer
+    from gateway.wire.text import printable
 
     asked = difference.pair.asked
-    print(f"\nrequest {asked.number}: {printable(difference.fault.step)}: {printable(difference.fault.detail)}")
-    print(f"  {printable(_question(asked))}")
+    say(f"\nrequest {asked.number}: {printable(difference.fault.step)}: {printable(difference.fault.detail)}")
+    say(f"  {printable(_question(asked))}")
     sides = Table(pad_edge=False, header_style="bold", expand=True, box=None)
     cells = []
     for name, answer in ((active.name, difference.pair.current), (candidate.name, difference.pair.candidate)):
@@ -230,7 +231,7 @@ def _text(answer: Answer) -> str:
 
 def _verdict(made: Decision, active: Model, candidate: Model) -> int:
     if made.outcome == "promote":
-        print(f"\n{candidate.name} is not shown to be worse in {made.pairs} requests")
+        say(f"\n{candidate.name} is not shown to be worse in {made.pairs} requests")
         return PROMOTED
     if made.outcome == "worse":
         _keep(active, f"{candidate.name} answers the recorded requests worse")
@@ -247,4 +248,4 @@ def _verdict(made: Decision, active: Model, candidate: Model) -> int:
 
 
 def _keep(active: Model, why: str) -> None:
-    print(f"\n{why}\n{active.name} stays the active model; nothing changed", file=sys.stderr)
+    say(f"\n{why}\n{active.name} stays the active model; nothing changed", file=sys.stderr)

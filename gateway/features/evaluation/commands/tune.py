@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import Command, config_option, configuration, url_option
+from gateway.cli.options import FILE, Command, config_option, configuration, url_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ examples:
   ctxgate tune qwen3-4b --minutes 20   with more time, for a large model
   ctxgate tune qwen3-4b --explain      the effect of each setting, from the last run
   ctxgate tune qwen3-4b --tools --apply  which way of showing tools the model understands best
+  ctxgate tune qwen3-4b --calls --apply  from which probability on it should call a tool
 
 Ctrl-C ends the trials; the results so far are shown, kept and, with --apply, written.
 Other work on the machine disturbs the measurement.
@@ -55,7 +57,17 @@ MOST_RECORDED = 4
     is_flag=True,
     help="Try the ways of showing tools, instead of engine settings.",
 )
-@click.option("--suite", default="smoke", help="--tools: the questions of model-test, smoke or core (default: smoke).")
+@click.option(
+    "--calls",
+    is_flag=True,
+    help="Find when the model should call a tool, by examples and a threshold.",
+)
+@click.option("--png", type=FILE, metavar="FILE", help="--calls: draw what was found.")
+@click.option(
+    "--suite",
+    metavar="NAME",
+    help="The questions of model-test, smoke or core (default: smoke for --tools, core for --calls).",
+)
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
     config: Path | None,
@@ -67,7 +79,9 @@ def tune(
     smoke: bool,
     explain: bool,
     tools: bool,
-    suite: str,
+    calls: bool,
+    png: Path | None,
+    suite: str | None,
     name: str | None,
 ) -> int:
     """Finds the fastest settings of a model's engine on this machine, or the best way to show it tools.
@@ -78,13 +92,19 @@ def tune(
 
     --tools asks the questions of the smoke suite once for each way of showing tools: in the chat template, in the
     system message with brief words or with examples, and in the template with examples in the system message.
+
+    --calls asks each question of the core suite for one token, with and without example turns: how likely is it that
+    the answer begins a call? It fits the probability from which on the model should call, and checks the choice with
+    whole answers to the smoke suite.
     """
     from gateway.features.evaluation.tune import kept
 
     loaded = configuration(config)
     model = loaded.resolve(name, "chat")
     if tools:
-        return _tools(loaded, model, suite, applies=applies)
+        return _tools(loaded, model, suite or "smoke", applies=applies)
+    if calls:
+        return _calls(loaded, model, suite or "core", applies=applies, smoke=smoke, png=png)
     file = kept.path_of(loaded.state_dir, model.name)
     if explain:
         _explain(_known(file, model))
@@ -92,7 +112,7 @@ def tune(
     _check(model)
     before = loaded.source.read_bytes()
     texts, requests = _requests(config, url, model, tokens)
-    print(f"{model.name}: {texts}", file=sys.stderr)
+    say(f"{model.name}: {texts}", file=sys.stderr)
     results = _measure(loaded, model, requests, minutes, exhaustive=exhaustive)
     found = _kept(model, texts, results)
     kept.save(file, found)
@@ -100,10 +120,10 @@ def tune(
     winner = found.results[found.chosen]
     changes = _changes(found, winner)
     if not changes:
-        print(f"\nNo setting is faster than {model.name} as configured.")
+        say(f"\nNo setting is faster than {model.name} as configured.")
         return 0
     if smoke and not smokes(loaded, model, before, changes):
-        print("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
+        say("\nThe smoke suite does worse with it, or can't be run: nothing changed", file=sys.stderr)
         return 1
     return _conclude(loaded, model, before, changes, applies=applies)
 
@@ -117,6 +137,19 @@ def _tools(config: Config, model: Model, suite: str, *, applies: bool) -> int:
         return tried
     tune_tools.conclude(config, model, tried, suite, applies=applies)
     return 0
+
+
+def _calls(config: Config, model: Model, suite: str, *, applies: bool, smoke: bool, png: Path | None) -> int:
+    from gateway.features.evaluation.commands import tune_calls
+    from gateway.features.evaluation.tune.calls_picture import draw
+
+    tune_calls.check(model)
+    found = tune_calls.measure(config, model, suite)
+    if isinstance(found, int):
+        return found
+    if png is not None and not draw(png, model.name, found):
+        say("--png needs matplotlib: pip install matplotlib", file=sys.stderr)
+    return tune_calls.conclude(config, model, found, suite, applies=applies, smoke=smoke)
 
 
 def _check(model: Model) -> None:
@@ -250,7 +283,7 @@ def _show(found: Kept) -> None:
         rows.append((mark, name, *_figures(result, base), words))
     right = ("times", "tokens/s", "prompt tokens/s", "first token", "memory")
     show(table(("", "setting", *right, ""), rows, right=right))
-    print(f"\n{found.machine}; {found.texts}; * the choice; in brackets: 95 % intervals")
+    say(f"\n{found.machine}; {found.texts}; * the choice; in brackets: 95 % intervals")
 
 
 def _figures(result: Result, base: Result) -> tuple[str, ...]:
@@ -286,7 +319,7 @@ def _explain(found: Kept) -> None:
         (effect.key, written(effect.value), written(effect.instead_of), _number(effect.times, 2), str(effect.pairs))
         for effect in effects(found.results, winner)
     ]
-    print("\nThe effect of each key of the choice, all other keys being equal:\n")
+    say("\nThe effect of each key of the choice, all other keys being equal:\n")
     show(table(("key", "value", "instead of", "times", "pairs"), rows, right=("times", "pairs")))
 
 
@@ -317,7 +350,7 @@ def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, An
     lines = {key: written(value) for key, value in changes.items()}
     shown = "".join(f"    {key}: {value}\n" for key, value in lines.items())
     if not applies:
-        print(f"\nThe best setting, for {model.name} in {config.source}:\n{shown}ctxgate tune --apply writes it there.")
+        say(f"\nThe best setting, for {model.name} in {config.source}:\n{shown}ctxgate tune --apply writes it there.")
         return 0
     wanted = applied(model, changes)
     edit.write(
@@ -326,5 +359,5 @@ def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, An
         edit.with_keys(before, model.name, lines),
         lambda made: made.models[model.name].engine == wanted.engine and made.models.keys() == config.models.keys(),
     )
-    print(f"\n{config.source} has it now:\n{shown}A running gateway applies it by itself.")
+    say(f"\n{config.source} has it now:\n{shown}A running gateway applies it by itself.")
     return 0

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gateway.backends.about import about
+from gateway.cli.text import say
 from gateway.config.edit import with_keys, write
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.evaluation.commands.swap import MEASURED, Test
@@ -53,7 +54,7 @@ def measure(config: Config, model: Model, suite: str, known: Mapping[Way, Path] 
             out = known.get(way)
             if out is None:
                 out = Path(folder) / str(number)
-                print(f"\ntools in: {way}", end="", file=sys.stderr)
+                say(f"\ntools in: {way}", end="", file=sys.stderr)
                 try:
                     made.write_bytes(with_keys(before, model.name, way.keys()))
                     code = Test(made, suite, QUIET, stdout=subprocess.DEVNULL).run(model, out, "none")
@@ -82,22 +83,22 @@ def show(tried: list[Showing]) -> None:
         mark, shares = "*" if each is chosen else "", (each.passed, each.due, each.quiet)
         rows.append((mark, str(each.way), *map(str, shares), f"{each.seconds:.0f}"))
     show(table(("", "tools in", *right), rows, right=right))
-    print("\n* the choice: worse in nothing, better in something; one question more or less may be chance")
+    say("\n* the choice: worse in nothing, better in something; one question more or less may be chance")
 
 
 def conclude(config: Config, model: Model, tried: list[Showing], suite: str, *, applies: bool) -> None:
     """Shows the table, and writes the best way into config.yaml with its figures. applies: False only shows it."""
-    print()
+    say()
     show(tried)
     chosen = choose(tried)
     if chosen is tried[0]:
-        print(f"\nNo way is better than {chosen.way}, the one that {model.name} has.")
+        say(f"\nNo way is better than {chosen.way}, the one that {model.name} has.")
         return
     comment, keys = note(chosen, tried, suite, time.strftime("%Y-%m-%d")), chosen.way.keys()
     if not applies:
         shown = "".join(f"    {key}: {value}\n" for key, value in keys.items())
-        print(f"\nThe best way, for {model.name} in {config.source}:\n{shown}    # {comment}")
-        print("ctxgate tune --tools --apply writes it there.")
+        say(f"\nThe best way, for {model.name} in {config.source}:\n{shown}    # {comment}")
+        say("ctxgate tune --tools --apply writes it there.")
         return
     before = config.source.read_bytes()
     write(
@@ -109,4 +110,4 @@ def conclude(config: Config, model: Model, tried: list[Showing], suite: str, *, 
             and all(getattr(made.models[model.name], key) == value for key, value in keys.items())
         ),
     )
-    print(f"\n{config.source} has it now: tools in {chosen.way}. A running gateway applies it by itself.")
+    say(f"\n{config.source} has it now: tools in {chosen.way}. A running gateway applies it by itself.")

@@ -36,6 +36,8 @@ class Answer:
     usage: Json = field(default_factory=dict)
     warned: tuple[str, ...] = ()
     """Codes of what a ctxgate says that it couldn't read or mended: `ctxgate.warnings`."""
+    call_probability: float | None = None
+    """How likely it was that a call begins, where a ctxgate with a `call_threshold` decided."""
 
     def plain(self) -> Json:
         """For samples.jsonl."""
@@ -89,7 +91,8 @@ def read_whole(body: Any, *, forced: bool = False) -> Answer:
         content = json.dumps(content)
     faults += _common_faults(calls, finish, forced)
     usage = body.get("usage") or {}
-    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, _warned(body))
+    told = _warned(body), _probability(body)
+    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, *told)
 
 
 @dataclass
@@ -110,6 +113,7 @@ class Stream:
         self._faults: list[str] = []
         self._usage: Json = {}
         self._warned: tuple[str, ...] = ()
+        self._probability: float | None = None
         self._done = False
 
     def feed(self, data: str) -> bool:
@@ -130,6 +134,8 @@ class Stream:
             choices = chunk["choices"]
             self._usage = chunk.get("usage") or self._usage
             self._warned += _warned(chunk)
+            if (found := _probability(chunk)) is not None:
+                self._probability = found
             return [self._choice(choice) for choice in choices].count(True) > 0
         except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
             raise NotAnAnswer(f"no chunk: {data[:200]}") from error
@@ -153,7 +159,8 @@ class Stream:
         calls = [RawCall(call.name, call.arguments or "{}", call.id) for call in self._calls]
         faults = [*self._faults, *_common_faults(calls, finish, forced)]
         content, reasoning = "".join(self._content), "".join(self._reasoning)
-        return Answer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, self._warned)
+        told = self._warned, self._probability
+        return Answer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, *told)
 
     def _choice(self, choice: Json) -> bool:
         delta = choice.get("delta") or {}
@@ -192,6 +199,12 @@ def _warned(body: Json) -> tuple[str, ...]:
     told = body.get("ctxgate")
     warnings = told.get("warnings") if isinstance(told, dict) else None
     return tuple(str(warning.get("code")) for warning in warnings or () if isinstance(warning, dict))
+
+
+def _probability(body: Json) -> float | None:
+    told = body.get("ctxgate")
+    found = told.get("call_probability") if isinstance(told, dict) else None
+    return float(found) if isinstance(found, int | float) else None
 
 
 def _common_faults(calls: list[RawCall], finish: str | None, forced: bool) -> list[str]:

@@ -15,10 +15,12 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Options
 
+from gateway.cli.text import say
 from gateway.features.evaluation.model_test import CHECKER, advice, compare, fake, progress, results, run, table, target
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
 from gateway.features.evaluation.model_test.client import AskFailed, Client, Endpoint
 from gateway.features.evaluation.model_test.request import Settings
+from gateway.wire.text import printable_json
 
 OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, CALLS_AS_TEXT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
 
@@ -53,9 +55,9 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
     result = results.collect(plan, suite, samples, about)
     results.write(folder / results.RESULTS, result)
     if not result["complete"]:
-        print(table.incomplete(result), file=sys.stderr)
+        say(table.incomplete(result), file=sys.stderr)
         if args.json:
-            print(json.dumps(result, ensure_ascii=False))
+            say(printable_json(json.dumps(result, ensure_ascii=False)))
         return INCOMPLETE
     baseline = _baseline(args, result)
     gate = compare.compare(baseline, result, rules) if baseline else compare.alone(result, rules)
@@ -65,14 +67,14 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
     if args.save_baseline is not None:
         _save(args.baselines, results.baseline(result, args.save_baseline or _filename(endpoint.model)))
     if args.json:
-        print(json.dumps({**result, "out": str(folder)}, ensure_ascii=False))
+        say(printable_json(json.dumps({**result, "out": str(folder)}, ensure_ascii=False)))
     else:
-        print(table.table(result, gate, baseline))
+        say(table.table(result, gate, baseline))
         if baseline is None and args.baseline == "auto" and args.save_baseline is None:
-            print("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
-        print(f"\n{folder}")
+            say("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
+        say(f"\n{folder}")
     if lines := advice.advice(result, [*samples.values()], {case.id: case for case in cases}):
-        print("\n" + "\n".join(lines), file=sys.stderr if args.json else sys.stdout)
+        say("\n" + "\n".join(lines), file=sys.stderr if args.json else sys.stdout)
         return CALLS_AS_TEXT if gate.passed or baseline is None else REGRESSION
     return OK if gate.passed else REGRESSION
 
@@ -282,7 +284,7 @@ def _reports(
         text = page.page(result, gate, baseline, results.answers(folder), before)
         (folder / "report.html").write_text(text, "utf-8")
     if png and not picture.draw(folder / "report.png", result, baseline):
-        print("model-test: no report.png: matplotlib isn't installed (pip install '.[model-test]')", file=sys.stderr)
+        say("model-test: no report.png: matplotlib isn't installed (pip install '.[model-test]')", file=sys.stderr)
 
 
 def compare_two(args: Options) -> int:
@@ -293,7 +295,8 @@ def compare_two(args: Options) -> int:
 
         now, before = results.answers(args.candidate), results.answers(args.baseline)
         args.html.write_text(page.page(candidate, gate, baseline, now, before), "utf-8")
-    print(json.dumps(gate.plain(), ensure_ascii=False) if args.json else table.table(candidate, gate, baseline))
+    told = printable_json(json.dumps(gate.plain(), ensure_ascii=False))
+    say(told if args.json else table.table(candidate, gate, baseline))
     return OK if gate.passed else REGRESSION
 
 
@@ -302,12 +305,12 @@ def baselines(args: Options) -> int:
         for file in sorted(args.baselines.glob("*.json")):
             kept = results.read(file)
             overall = results.shown(kept["summary"]["overall"])
-            print(f"{file.stem:<40} {kept['suite']['id']:<10} {kept['created'][:10]}  {overall}")
+            say(f"{file.stem:<40} {kept['suite']['id']:<10} {kept['created'][:10]}  {overall}")
         return OK
     if args.action == "save":
         source = args.source or _last_run()
         result = results.read(source)
-        print(_save(args.baselines, results.baseline(result, args.name or _filename(result["target"]["model"]))))
+        say(_save(args.baselines, results.baseline(result, args.name or _filename(result["target"]["model"]))))
         return OK
     if args.name is None:
         raise Usage(f"baseline {args.action} needs a name: see baseline list")
@@ -316,7 +319,7 @@ def baselines(args: Options) -> int:
     if args.action == "rm":
         file.unlink()
         return OK
-    print(table.table(kept, compare.alone(kept, compare.Rules()), None))
+    say(table.table(kept, compare.alone(kept, compare.Rules()), None))
     return OK
 
 
@@ -340,7 +343,7 @@ def report(args: Options) -> int:
     rules = compare.Rules()
     gate = compare.compare(baseline, result, rules) if baseline else compare.alone(result, rules)
     _reports(args.run, result, gate, baseline, args.baseline, html=True, png=True)
-    print(table.table(result, gate, baseline))
+    say(table.table(result, gate, baseline))
     return OK
 
 
@@ -352,16 +355,16 @@ def list_suites(args: Options) -> int:
     for name in names:
         suite = suites([name])
         cases = suite.cases
-        print(f"{suite.id}@{suite.version}: {len(cases)} cases, sha256 {suite.sha256[:16]}")
+        say(f"{suite.id}@{suite.version}: {len(cases)} cases, sha256 {suite.sha256[:16]}")
         categories = dict.fromkeys(case.category for case in cases)
         for category in categories:
             count = sum(case.category == category for case in cases)
-            print(f"  {category:<24} {count:>5}{'  compared by itself' if category in suite.gated else ''}")
-        print(f"  a change of one case is {100 / len(cases):.2f} points; with none won, {smallest_loss(0)} lost show")
+            say(f"  {category:<24} {count:>5}{'  compared by itself' if category in suite.gated else ''}")
+        say(f"  a change of one case is {100 / len(cases):.2f} points; with none won, {smallest_loss(0)} lost show")
         if args.cases:
             _print_cases(cases)
     if not args.suite and "bfcl" not in names:
-        print("bfcl-mini, bfcl: not fetched yet: scripts/model-test fetch bfcl")
+        say("bfcl-mini, bfcl: not fetched yet: scripts/model-test fetch bfcl")
     return OK
 
 
@@ -369,13 +372,13 @@ def _print_cases(cases: Sequence[Case]) -> None:
     for case in cases:
         asked = next((m["content"] for m in reversed(case.messages) if m["role"] == "user"), "")
         text = " ".join(str(asked).split())
-        print(f"{case.id:<16} {case.category:<15} {len(case.tools):>3} tools  {text[-90:]}")
+        say(f"{case.id:<16} {case.category:<15} {len(case.tools):>3} tools  {text[-90:]}")
 
 
 def fetch(args: Options) -> int:
     from gateway.features.evaluation.model_test import bfcl
 
-    print(bfcl.fetch(target.cache()))
+    say(bfcl.fetch(target.cache()))
     return OK
 
 
@@ -384,10 +387,10 @@ def selfcheck(args: Options) -> int:
 
     names = args.suite or ["core", *(["bfcl"] if bfcl.fetched(target.cache()) else [])]
     wrong = selfcheck.statistics()
-    print(f"statistics: {'right' if not wrong else '; '.join(wrong)}")
+    say(f"statistics: {'right' if not wrong else '; '.join(wrong)}")
     for name in names:
         report = selfcheck.suite(suites([name]))
-        print(report)
+        say(report)
         wrong += report.wrong
     return REGRESSION if wrong else OK
 

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 
+from gateway.cli.text import say
 from gateway.features.evaluation.model_test import run
 from gateway.features.evaluation.model_test.cases import Json
 
@@ -22,7 +23,7 @@ def shown(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[Call
         return
     cases = len({task.case.id for task in plan.tasks})
     if cases != len(plan.tasks):
-        print(
+        say(
             f"model-test: {cases} cases, {len(plan.tasks)} answers: some cases are asked more than once",
             file=sys.stderr,
         )
@@ -84,9 +85,9 @@ def _lines(counter: _Counter) -> Iterator[Callable[[Json], None]]:
         counter.add(sample)
         if (now := time.monotonic()) - last >= LINE_SECONDS:
             last = now
-            print(counter.line(), file=sys.stderr, flush=True)
+            say(counter.line(), file=sys.stderr, flush=True)
 
     try:
         yield advance
     finally:
-        print(counter.line(), file=sys.stderr, flush=True)
+        say(counter.line(), file=sys.stderr, flush=True)

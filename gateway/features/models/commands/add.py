@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.text import say
 from gateway.errors import GatewayError, ProviderInvalidRequest
 
 if TYPE_CHECKING:
@@ -65,16 +66,16 @@ def add(
     status = _status(loaded)
     _show(loaded, found, status)
     if dry_run:
-        print(f"\n{found.entry()}")
+        say(f"\n{found.entry()}")
         return 0
     if not found.there:
         with progress_on(sys.stderr) as progress:
             found = inventory.fetch(loaded, found, progress)
         _show(loaded, found, status)
     inventory.add(loaded, found)
-    print(f"\n{loaded.source} has {found.name} now; `ctxgate remove {found.name}` removes it again")
+    say(f"\n{loaded.source} has {found.name} now; `ctxgate remove {found.name}` removes it again")
     tested = 0 if no_smoke or found.facts.role != "chat" else _smoke(loaded, found.name, out, try_tools=try_tools)
-    print(f"\nclients use it by base URL {_client_url(loaded)} and model {found.name}")
+    say(f"\nclients use it by base URL {_client_url(loaded)} and model {found.name}")
     return tested
 
 
@@ -92,7 +93,7 @@ def _status(config: Config) -> dict[str, Any] | None:
 
 def _show(config: Config, found: Addition, status: dict[str, Any] | None) -> None:
     known = found.facts
-    print(f"{found.name}: {found.summary()}")
+    say(f"{found.name}: {found.summary()}")
     rows = {
         "context": _context(found),
         "template": {None: "unknown", False: "none", True: "it has one"}[known.template]
@@ -102,7 +103,7 @@ def _show(config: Config, found: Addition, status: dict[str, Any] | None) -> Non
     }
     for label, text in rows.items():
         if text:
-            print(f"  {label:<9} {text}")
+            say(f"  {label:<9} {text}")
 
 
 def _context(found: Addition) -> str:
@@ -166,12 +167,12 @@ def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, trie
         tune_tools.check(model)
     except ProviderInvalidRequest as refusal:
         if tries:
-            print(f"\n{refusal}")
+            say(f"\n{refusal}")
         return 0
     first, *others = ways(model.tool_prompt, model.tool_wording)
     if not tries:
         minutes = math.ceil(len(others) * seconds / 60)
-        print(f"\nctxgate tune {model.name} --tools --apply finds the best way to show it tools ({minutes} min)")
+        say(f"\nctxgate tune {model.name} --tools --apply finds the best way to show it tools ({minutes} min)")
         return 0
     tried = tune_tools.measure(config, model, "smoke", {first: own})
     if isinstance(tried, int):

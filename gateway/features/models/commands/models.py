@@ -13,6 +13,7 @@ import click
 
 from gateway.cli.client import PROBE_SECONDS, base_url, headers, trust
 from gateway.cli.options import Command, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.config.values import STARTABLE
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ def models(config: Path | None, as_json: bool, available: str | None) -> None:
         return
     report = asyncio.run(_report(configuration(config)))
     if as_json:
-        print(json.dumps(report, indent=2))
+        say(json.dumps(report, indent=2))
     else:
         _show(report)
 
@@ -56,7 +57,7 @@ def _search(words: str, as_json: bool) -> None:
 
     found = search(words)
     if as_json:
-        print(json.dumps({"available": [asdict(one) for one in found]}, indent=2))
+        say(json.dumps({"available": [asdict(one) for one in found]}, indent=2))
         return
     rows = [(one.source, f"{one.downloads:,}", f"{one.likes:,}", one.updated) for one in found]
     show(table(("SOURCE", "DOWNLOADS", "LIKES", "UPDATED"), rows), "\nctxgate add SOURCE fetches one and adds it")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.text import say
 
 if TYPE_CHECKING:
     from gateway.config import Model
@@ -30,7 +31,7 @@ def pull(config: Path | None, force: bool, name: str | None) -> None:
     """Fetches a model's weights to the place that config.yaml names. Resumes an interrupted download."""
     model = configuration(config).resolve(name)
     place = fetch(model, force=force)
-    print(place if place is not None else f"{model.upstream_name} is in Ollama")
+    say(place if place is not None else f"{model.upstream_name} is in Ollama")
 
 
 def fetch(model: Model, *, force: bool = False) -> Path | None:

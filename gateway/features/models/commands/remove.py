@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from gateway.cli.options import Command, config_option, configuration
+from gateway.cli.text import say
 
 EXAMPLES = """\
 examples:
@@ -29,8 +30,8 @@ def remove(config: Path | None, weights: bool, name: str) -> None:
     inventory.remove(loaded, model)
     if weights:
         inventory.delete(model, files)
-    print(f"{loaded.source} has no {model.name} any more")
+    say(f"{loaded.source} has no {model.name} any more")
     for file in files:
-        print(f"deleted {file}")
+        say(f"deleted {file}")
     if not weights and model.path is not None and model.path.exists():
-        print(f"its weights stay at {model.path}")
+        say(f"its weights stay at {model.path}")

@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from gateway.cli.text import say
+from gateway.wire.text import printable
+
 if TYPE_CHECKING:
     from rich.progress import TaskID
 
@@ -44,7 +47,7 @@ def progress_on(out: TextIO) -> Iterator[Progress]:
             bars.update(tasks[label], completed=done, total=total)
         else:
             # Given at once, bytes from an earlier pull don't count as speed.
-            tasks[label] = bars.add_task(label, completed=done, total=total)
+            tasks[label] = bars.add_task(printable(label), completed=done, total=total)
         bars.start()  # with the first report: the hub's client draws its own bars before that
 
     try:
@@ -64,7 +67,7 @@ class Lines:
         if total and done * 10 // total > self._tenths.get(label, -1):
             self._tenths[label] = done * 10 // total
             line = f"{label}  {done * 100 // total:3d} %  {size(done)} of {size(total)}"
-            print(line, file=self._out, flush=True)
+            say(line, file=self._out, flush=True)
 
 
 def size(count: float) -> str:

@@ -17,6 +17,8 @@ const HEALED = {
   ids: "earlier calls or results whose ids were missing or did not fit",
   orphan_results: "results without a call, which became user messages",
 };
+const REPEATED = "repeated_calls";
+const percent = (share) => `${(100 * share).toFixed(1)} %`;
 const WARNINGS = {
   truncated_call: "The answer ended inside a call, so the client got no call from it:",
   unknown_tool: "It called a tool that the request does not declare. The client did not get this call:",
@@ -67,7 +69,7 @@ function Story({request, recording, asked, raw, clean, running}) {
   const who = request.client ? html`<b>${request.client}</b>` : "A program";
   steps.push(html`<${Step}>${who} asked <b>${request.model || "no model"}</b> by the ${apiName(request.api)} API
     ${request.stream ? ", streamed" : ""}${tools > 0 && html`, with ${many(tools, "tool")}`}.</${Step}>`);
-  for (const [kind, times] of Object.entries(request.healed || {})) {
+  for (const [kind, times] of Object.entries(request.healed || {}).filter(([kind]) => kind !== REPEATED)) {
     steps.push(html`<${Step} kind="mended">ctxgate repaired the conversation's history: ${HEALED[kind] || kind}
       ${" "}(${times}).</${Step}>`);
   }
@@ -81,6 +83,16 @@ function Story({request, recording, asked, raw, clean, running}) {
   }
   for (const reason of request.prefix || []) {
     steps.push(html`<${Step} kind="mended">It had to read the prompt again: ${reason}</${Step}>`);
+  }
+  if (request.call_probability != null && request.call_threshold <= 1) {
+    const {call_probability: likely, call_threshold: threshold} = request;
+    steps.push(html`<${Step}>A call was ${percent(likely)} likely, and the threshold is ${percent(threshold)}, so the
+      answer had to be <b>${likely >= threshold ? "a call" : "words"}</b>.
+      ${" "}<meter min="0" max="1" low=${threshold} value=${likely} title="how likely a call was"></meter></${Step}>`);
+  }
+  if ((request.healed || {})[REPEATED]) {
+    steps.push(html`<${Step} kind="mended">It made a call again whose result it had just got. ctxgate asked it for words
+      instead.</${Step}>`);
   }
   if (request.completion_tokens) {
     const time = request.seconds - (request.first_seconds || 0);

@@ -102,7 +102,8 @@ export const UNREAD = "unread_call"; // the warning of an answer that looks like
 export const unread = (entry) => entry.outcome === "ok" && (entry.warnings || []).includes(UNREAD);
 const repairs = (entry) => [
   ...kinds(entry.mended).filter((kind) => REPAIRS[kind]).map((kind) => REPAIRS[kind]),
-  ...Object.keys(entry.healed).map((kind) => `${kind.replaceAll("_", " ")} in the history`),
+  ...Object.keys(entry.healed).map((kind) => kind === "repeated_calls" ? "a repeated call"
+    : `${kind.replaceAll("_", " ")} in the history`),
   ...entry.warnings.filter((code) => code !== UNREAD).map((code) => code.replaceAll("_", " ")),
 ];
 

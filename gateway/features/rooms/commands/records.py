@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from gateway.cli.options import Group, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms
+from gateway.wire.text import printable_json
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools.records import Records
@@ -52,7 +54,7 @@ def define(config: Path | None, tenant: str, description: str, model: str, file:
     """Creates a model, or replaces its schema."""
     schema = _object(file)
     made = _with_records(config, tenant, lambda records: records.define(model, schema, description))
-    print(f"ctxgate: {tenant} has the model {made.name}", file=sys.stderr)
+    say(f"ctxgate: {tenant} has the model {made.name}", file=sys.stderr)
 
 
 @records.command("filter")
@@ -65,7 +67,7 @@ def save_filter(config: Path | None, tenant: str, model: str, name: str, file: s
     """Saves a query under a name, for find.filter."""
     query = _object(file)
     _with_records(config, tenant, lambda records: records.save_filter(model, name, query))
-    print(f"ctxgate: {model} has the filter {name}", file=sys.stderr)
+    say(f"ctxgate: {model} has the filter {name}", file=sys.stderr)
 
 
 @records.command("models")
@@ -77,10 +79,10 @@ def models(config: Path | None, tenant: str, as_json: bool) -> None:
     found = _with_records(config, tenant, lambda records: records.models())
     if as_json:
         shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in found]
-        print(json.dumps({"models": shown}, indent=2, ensure_ascii=False))
+        say(printable_json(json.dumps({"models": shown}, indent=2, ensure_ascii=False)))
         return
     for model in found:
-        print(f"{model.name}  {model.description}".rstrip())
+        say(f"{model.name}  {model.description}".rstrip())
 
 
 @records.command("find")
@@ -92,7 +94,7 @@ def find(config: Path | None, tenant: str, query: str, model: str) -> None:
     """Prints records as JSON, one on each line."""
     wanted = _parsed(query, "--query")
     for record in _with_records(config, tenant, lambda records: records.find(model, wanted)).records:
-        print(json.dumps(record, ensure_ascii=False))
+        say(printable_json(json.dumps(record, ensure_ascii=False)))
 
 
 def _with_records(config: Path | None, tenant: str, work: Callable[[Records], Awaitable[T]]) -> T:

@@ -14,6 +14,7 @@ import click
 
 from gateway.cli.client import base_url, headers, transport
 from gateway.cli.options import Group, config_option, configuration
+from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.wire import sse
 
@@ -65,7 +66,7 @@ def new(config: Path | None, name: str | None, purpose: str | None, access: str 
     if access:
         body["tool_policy"] = {"access": access}
     with _api(config) as api:
-        print(api.call("POST", "/llm/room", body)["id"])
+        say(api.call("POST", "/llm/room", body)["id"])
 
 
 @room.command("say")
@@ -73,14 +74,14 @@ def new(config: Path | None, name: str | None, purpose: str | None, access: str 
 @click.option("--no-wait", is_flag=True, help="Print the message's id at once.")
 @room_argument
 @click.argument("text", metavar="TEXT", help="The message.")
-def say(config: Path | None, no_wait: bool, room: str, text: str) -> int:
+def say_and_wait(config: Path | None, no_wait: bool, room: str, text: str) -> int:
     """Sends a message, waits for the answer and prints it."""
     with _api(config) as api:
         room_id = api.id_of(room)
         body = {"kind": "task", "content": text, "metadata": {"source": "ctxgate"}}
         message = api.call("POST", f"/llm/room/{quote(room_id)}/messages", body)
         if no_wait:
-            print(message["id"])
+            say(message["id"])
             return 0
         for event in api.events(room_id, 0):
             if event["message_id"] == message["id"] and (code := _print_progress(event)) is not None:
@@ -97,7 +98,7 @@ def watch(config: Path | None, after: int, as_json: bool, room: str) -> None:
     """Prints events until the room sleeps or ends."""
     with _api(config) as api:
         for event in api.events(api.id_of(room), after):
-            print(json.dumps(event) if as_json else _line(event), flush=True)
+            say(json.dumps(event) if as_json else _line(event), flush=True)
 
 
 @room.command("history")
@@ -109,13 +110,13 @@ def history(config: Path | None, as_json: bool, room: str) -> None:
     with _api(config) as api:
         found = api.call("GET", f"/llm/room/{api.id_of(room)}/history?limit=10000")
     if as_json:
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
         return
     for message in found["messages"]:
         content = message["content"]
         text = content if isinstance(content, str) else "".join(part["text"] for part in content)
         author = message["author_kind"] if message["kind"] == "task" else message["actor_key"]
-        print(f"{author}: {text}")
+        say(f"{author}: {text}")
 
 
 @room.command("release")
@@ -126,7 +127,7 @@ def release(config: Path | None, immediate: bool, room: str) -> None:
     """Ends a room for good."""
     with _api(config) as api:
         mode = "immediate" if immediate else "graceful"
-        print(api.call("POST", f"/llm/room/{api.id_of(room)}/release", {"mode": mode})["status"])
+        say(api.call("POST", f"/llm/room/{api.id_of(room)}/release", {"mode": mode})["status"])
 
 
 @contextlib.contextmanager
@@ -205,20 +206,20 @@ def _print_progress(event: dict[str, Any]) -> int | None:
     """Prints an event of a message's turn. Returns the exit code if the event ends it."""
     match event["event_type"]:
         case "agent:output":
-            print(event["payload"]["text"])
+            say(event["payload"]["text"])
         case "tool:call":
-            print(f"ctxgate: {_line(event)}", file=sys.stderr)
+            say(f"ctxgate: {_line(event)}", file=sys.stderr)
         case "error":
-            print(f"ctxgate: {event['payload']['message']}", file=sys.stderr)
+            say(f"ctxgate: {event['payload']['message']}", file=sys.stderr)
         case "message:cancelled":
-            print("ctxgate: the room was released before", file=sys.stderr)
+            say("ctxgate: the room was released before", file=sys.stderr)
             return FAILED
         case "agent:turn_end":
             status = event["payload"]["status"]
             if status == "done":
                 return 0
             if status != "failed":  # the error event that follows explains a failure
-                print(f"ctxgate: the turn was {status}", file=sys.stderr)
+                say(f"ctxgate: the turn was {status}", file=sys.stderr)
                 return FAILED
     return None
 

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 
 from gateway.cli.client import base_url, configured, transport
 from gateway.cli.options import Group, config_option, configuration, json_option
+from gateway.cli.text import say
 from gateway.config.folders import USER
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
@@ -99,8 +100,8 @@ def install(config: Path | None, linger: bool, start: bool, sandbox: bool, manag
             folder.mkdir(parents=True, exist_ok=True)
     chosen.write(ready)
     for file in chosen.files(ready):
-        print(f"ctxgate: wrote {file}", file=sys.stderr)
-    print(f"ctxgate: keys go into {environment}", file=sys.stderr)
+        say(f"ctxgate: wrote {file}", file=sys.stderr)
+    say(f"ctxgate: keys go into {environment}", file=sys.stderr)
     if not start:
         prune(own_folders(), chosen.home)
         return 0
@@ -129,7 +130,7 @@ def status(config: Path | None, as_json: bool, manager: str | None) -> int:
             "address": where,
             "answers": answers,
         }
-        print(json.dumps(found, indent=2))
+        say(json.dumps(found, indent=2))
     else:
         from gateway.cli.table import show, table
 
@@ -170,16 +171,16 @@ def uninstall(manager: str | None) -> None:
         chosen.forget()
     if lingers:
         chosen.linger(False)
-        print("ctxgate: your services end again when you log out", file=sys.stderr)
+        say("ctxgate: your services end again when you log out", file=sys.stderr)
     for file in gone:
-        print(f"ctxgate: removed {file}", file=sys.stderr)
+        say(f"ctxgate: removed {file}", file=sys.stderr)
     if not gone:
-        print("ctxgate: no service is installed", file=sys.stderr)
+        say("ctxgate: no service is installed", file=sys.stderr)
     if environment.exists():
         if environment.read_bytes() == TEMPLATE.encode():
             environment.unlink()
         else:
-            print(f"ctxgate: {environment} has your variables, so it stays", file=sys.stderr)
+            say(f"ctxgate: {environment} has your variables, so it stays", file=sys.stderr)
     prune((environment.parent, *own_folders()), chosen.home)
 
 
@@ -242,19 +243,19 @@ def _started(server: Server, manager: Manager) -> int:
     until = time.monotonic() + START_SECONDS
     while not (answers := _answers(server)) and time.monotonic() < until:
         if not (state := manager.state()).running:
-            print(f"ctxgate: the service doesn't run: {state.text}; {state.cure}", file=sys.stderr)
+            say(f"ctxgate: the service doesn't run: {state.text}; {state.cure}", file=sys.stderr)
             return ProviderUnavailable.exit_code
         time.sleep(LOOK_SECONDS)
     where = str(server.uds) if server.uds is not None else f"{base_url(server)}/v1"
     if answers:
-        print(f"ctxgate: runs at {where}", file=sys.stderr)
+        say(f"ctxgate: runs at {where}", file=sys.stderr)
     else:
-        print(f"ctxgate: starts at {where}; it may have to fetch a model: ctxgate service logs", file=sys.stderr)
+        say(f"ctxgate: starts at {where}; it may have to fetch a model: ctxgate service logs", file=sys.stderr)
     if manager.name == "systemd" and not manager.state().survives_logout:
         cure = "`ctxgate service install --linger` keeps it"
-        print(f"ctxgate: it ends when you log out; {cure}", file=sys.stderr)
+        say(f"ctxgate: it ends when you log out; {cure}", file=sys.stderr)
     elif manager.name == "launchd":
-        print("ctxgate: it ends when you log out, and starts again when you log in", file=sys.stderr)
+        say("ctxgate: it ends when you log out, and starts again when you log in", file=sys.stderr)
     return 0
 
 

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
+from gateway.features.agents.tools.mcp.results import MOST_VALUES, too_many_values
+
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
@@ -15,20 +17,37 @@ MOST_BYTES = 4 * 1024 * 1024
 """Bytes of one answer."""
 
 
+EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
+
+
 class _Counted(httpx2.AsyncByteStream):
-    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+    """Passes on an answer once it is whole, or an event of it, since whoever gets it parses it at once."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream, kind: str) -> None:
         self._stream = stream
+        self._ends = EVENT_ENDS if kind.startswith("text/event-stream") else ()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left = MOST_BYTES
+        left, held = MOST_BYTES, bytearray()
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
                 raise httpx2.ReadError(f"the answer has over {MOST_BYTES} bytes")
-            yield chunk
+            new = held[-3:] + chunk
+            held += chunk
+            if any(end in new for end in self._ends):
+                yield _checked(held)
+                held.clear()
+        yield _checked(held)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
+
+
+def _checked(held: bytearray) -> bytes:
+    if too_many_values(held):
+        raise httpx2.ReadError(f"the answer has over {MOST_VALUES} values")
+    return bytes(held)
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
@@ -41,7 +60,7 @@ class _Bounded(httpx2.AsyncHTTPTransport):
             await response.aclose()
             raise httpx2.ReadError("the answer is compressed, which nobody asked for")
         assert isinstance(response.stream, httpx2.AsyncByteStream)
-        response.stream = _Counted(response.stream)
+        response.stream = _Counted(response.stream, response.headers.get("content-type", ""))
         return response
 
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gateway.features.agents.tools.mcp import results
+
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
     from mcp.client._transport import TransportStreams
@@ -81,7 +83,7 @@ class Pipe:
         self._lines = 0
 
     def asked(self) -> None:
-        """We sent a message: the server may write again."""
+        """We asked for something: the server may write again. An answer to its pings isn't asking."""
         self._bytes = self._lines = 0
 
     async def read(self, process: Process, stdout: asyncio.StreamReader, deliver: Callable[[bytes], Any]) -> None:
@@ -96,7 +98,9 @@ class Pipe:
                 why = f"it wrote a line of over {LONGEST_LINE} bytes"
             else:
                 why = self._flood(len(line))
-                if not why and self._wanted(line):
+                if not why and results.too_many_values(line):
+                    why = f"it wrote a message of over {results.MOST_VALUES} values"
+                elif not why and self._wanted(line):
                     await deliver(line)
                 elif self._lines % AT_ONCE == 0:
                     await asyncio.sleep(0)
@@ -160,7 +164,8 @@ async def connect(
     async def write() -> None:
         with contextlib.suppress(OSError):
             async for message in said[1]:
-                pipe.asked()
+                if hasattr(message.message, "method"):
+                    pipe.asked()
                 writer.write(message.message.model_dump_json(by_alias=True, exclude_unset=True).encode() + b"\n")
                 await writer.drain()
 

@@ -1,0 +1,77 @@
+"""A run whose answer may repeat a call that was answered already: then the model is asked for words instead."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import copy
+from typing import Any
+
+from gateway.core.run import Asked, Asker, Run
+from gateway.request.repeats import Call, answered, calls_in
+from gateway.wire.chat import ChatRequest, decode
+from gateway.wire.sse import Sink
+
+
+class RepeatedRun(Run):
+    """Asks once more, without calls, if the first thing that the answer does is to repeat a call.
+
+    An answer that begins with text or reasoning passes at once. Calls of a stream come complete here: `Route` holds
+    them back.
+    """
+
+    __slots__ = ("_answered", "_judged")
+
+    def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
+        super().__init__(route, request, asked, began, replayed)
+        self._answered = answered(request)
+        self._judged = False
+
+    async def whole(self) -> bytes:
+        if self._whole is not None:
+            return self._whole
+        body = await super().whole()
+        if not self._judged:
+            self._judged = True
+            choices = decode(body).get("choices") or [{}]
+            if self._repeats(choices[0].get("message")):
+                await self._ask_for_words()
+                return await super().whole()
+        return body
+
+    async def payloads(self) -> list[bytes]:
+        clean = await super().payloads()
+        held: list[bytes] = []
+        while clean and not self._judged:
+            held += clean
+            deltas = [choice.get("delta") for chunk in map(decode, clean) for choice in chunk.get("choices") or ()]
+            self._judged = any(_says(delta) for delta in deltas)
+            if any(self._repeats(delta) for delta in deltas):
+                await self._ask_for_words()
+                return await super().payloads()
+            if self._judged:
+                return held
+            self._handed_out = False
+            clean = await super().payloads()
+        return held + clean
+
+    async def _ask_for_words(self) -> None:
+        self._request = copy(self._request)
+        self._request.in_words = True
+        await self._ask(self._request)
+        self.answer.healed = {**self.answer.healed, "repeated_calls": 1}
+
+    def _repeats(self, message: Any) -> bool:
+        return isinstance(message, Mapping) and _any(calls_in(message), self._answered)
+
+    def push_to(self, sink: Sink) -> None:
+        """Does nothing until the answer is known not to repeat a call."""
+        if self._judged:
+            super().push_to(sink)
+
+
+def _any(calls: Iterable[Call], answered: frozenset[Call]) -> bool:
+    return any(call in answered for call in calls)
+
+
+def _says(delta: Any) -> bool:
+    return isinstance(delta, Mapping) and any(delta.get(key) for key in ("content", "tool_calls", "reasoning"))

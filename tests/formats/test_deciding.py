@@ -1,0 +1,162 @@
+"""`call_threshold` and `tool_examples` on real llama.cpp: whether an answer calls is decided before it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import jsonschema
+import pytest
+from msgspec.structs import replace
+
+from gateway.config import Model
+from gateway.core import Gateway
+from normalizers import registry
+from tests.formats.asking import ASK, WEATHER, Json, Said, ask, chat_request, tool
+from tests.formats.conftest import config, external
+
+FORMATS = ["pythonic", "hermes", "qwen3_coder", "mistral", "llama3_json", "kimi_k2"]
+TOOLS = [tool(WEATHER), tool({"name": "now"})]
+UNIT: Json = {"type": "object", "properties": {"unit": {"enum": ["celsius", "kelvin"]}}, "required": ["unit"]}
+NONE: Json = {"type": "object", "properties": {}}
+SHORT = [tool({"name": "convert", "parameters": UNIT}), tool({"name": "now", "parameters": NONE})]
+"""Calls that are short, whatever the model writes; it knows one of the formats alone."""
+HELLO: Json = {"role": "user", "content": "Say hello."}
+RESULT: Sequence[Json] = (
+    ASK,
+    {
+        "role": "assistant",
+        "content": "",
+        "tool_calls": [{"id": "c1", "type": "function", "function": {"name": "now", "arguments": "{}"}}],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": '{"time": "12:00"}'},
+)
+
+
+def deciding(url: str, format: str, threshold: float | None, **settings: Any) -> Model:
+    return replace(external(url, format), call_threshold=threshold, **settings)
+
+
+async def both(gateway: Gateway, *messages: Json, **fields: Any) -> Said:
+    """The answer, whole and streamed, which are the same."""
+    whole, streamed = [await ask(gateway, *messages, **fields, stream=stream) for stream in (False, True)]
+    assert (whole.content, whole.parsed) == (streamed.content, streamed.parsed)
+    assert whole.finish_reason == streamed.finish_reason
+    assert whole.ctxgate.get("call_threshold") == streamed.ctxgate.get("call_threshold")
+    # The engine computes the second answer from the first one's prefix, in batches of another size.
+    told = [said.ctxgate.get("call_probability") for said in (whole, streamed)]
+    assert told == ([None, None] if None in told else [pytest.approx(told[0], abs=0.01)] * 2)
+    return streamed
+
+
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("question", [ASK, HELLO], ids=["due", "needless"])
+async def test_above_the_threshold_an_answer_is_calls(llama_cpp: str, format: str, question: Json) -> None:
+    async with Gateway(config(deciding(llama_cpp, format, 0.0))) as gateway:
+        # One call: a model that knows the format no better than this one goes on for ever.
+        said = await both(gateway, question, tools=SHORT, max_tokens=200, parallel_tool_calls=False)
+    assert said.calls
+    assert said.finish_reason == "tool_calls"
+    for name, arguments in said.parsed:
+        jsonschema.validate(arguments, {"convert": UNIT, "now": {}}[name])
+    assert said.content == ""
+    assert said.ctxgate["call_threshold"] == 0.0
+
+
+@pytest.mark.parametrize("format", [name for name in FORMATS if registry.get(name).openers[0][0] != "["])
+async def test_below_it_no_call_begins(llama_cpp: str, format: str) -> None:
+    spec = registry.get(format)
+    async with Gateway(config(deciding(llama_cpp, format, 1.0))) as gateway:
+        said = await both(gateway, ASK, tools=TOOLS)
+    assert said.calls == []
+    assert said.content
+    assert said.content[0] not in "{[`<"
+    assert not any(mark in said.content for mark in spec.openers)
+    assert 0 <= said.ctxgate["call_probability"] < 1
+
+
+async def test_the_probability_tells_what_the_model_would_do(llama_cpp: str) -> None:
+    async with Gateway(config(deciding(llama_cpp, "pythonic", 0.5))) as gateway:
+        due = await both(gateway, ASK, tools=TOOLS)
+        needless = await both(gateway, HELLO, tools=TOOLS)
+    assert due.ctxgate["call_probability"] > 0.5 > needless.ctxgate["call_probability"]
+    assert due.calls
+    assert not needless.calls
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tool_choice": "none"},
+        {"tool_choice": "required"},
+        {"logprobs": True, "stream": False},
+        {"response_format": {"type": "json_object"}},
+        {"logit_bias": {"1": -1}},
+    ],
+    ids=str,
+)
+async def test_a_request_that_says_how_it_is_answered_keeps_its_meaning(llama_cpp: str, fields: Json) -> None:
+    """The same answer as without a threshold, and none is told."""
+    answers = []
+    for threshold in (None, 0.0, 1.0):
+        async with Gateway(config(deciding(llama_cpp, "pythonic", threshold))) as gateway:
+            request = chat_request(ASK, tools=TOOLS, max_tokens=24, seed=1, **fields)
+            with await gateway.chat(request) as run:
+                if request.stream:
+                    answers.append([json.loads(each)["choices"] for each in await run.payloads()])
+                else:
+                    answers.append([choice["message"] for choice in json.loads(await run.whole())["choices"]])
+                assert run.answer.decided is None
+    for answer in answers:
+        for message in answer:
+            for call in message.get("tool_calls") or ():
+                call["id"] = ""
+    assert answers[0] == answers[1] == answers[2]
+
+
+async def test_without_tools_nothing_is_decided(llama_cpp: str) -> None:
+    async with Gateway(config(deciding(llama_cpp, "pythonic", 0.0))) as gateway:
+        said = await both(gateway, HELLO)
+    assert said.ctxgate == {}
+    assert said.calls == []
+
+
+async def test_after_a_result_the_model_decides(llama_cpp: str) -> None:
+    async with Gateway(config(deciding(llama_cpp, "pythonic", 0.0))) as gateway:
+        said = await both(gateway, *RESULT, tools=TOOLS)
+    assert "call_probability" not in said.ctxgate
+
+
+async def test_a_model_that_may_think_first_decides_itself(llama_cpp: str) -> None:
+    """Where the prompt opens the reasoning, the first token is none of the answer's."""
+    template = {"chat_template_kwargs": {"enable_thinking": True}}
+    async with Gateway(config(deciding(llama_cpp, "pythonic", 1.0))) as gateway:
+        said = await both(gateway, ASK, tools=TOOLS, **template)
+    assert said.finish_reason
+
+
+async def test_the_prompt_is_read_once(llama_cpp: str) -> None:
+    """Whoever asks for the first token reads the prompt; the answer reads one token again."""
+    async with Gateway(config(deciding(llama_cpp, "pythonic", 0.5))) as gateway:
+        first = await ask(gateway, ASK, tools=TOOLS)
+        assert first.usage is not None
+        details = first.usage["prompt_tokens_details"]
+        assert details["cached_tokens"] >= first.usage["prompt_tokens"] - 1
+
+
+async def test_examples_stand_behind_the_system_message(llama_cpp: str) -> None:
+    """They count as tokens of the prompt, and the same tools give the same ones."""
+    system = {"role": "system", "content": "Be brief."}
+    used = []
+    for examples in ((), ("ask", "call", "hello")):
+        model = deciding(llama_cpp, "pythonic", None, tool_examples=examples)
+        async with Gateway(config(model)) as gateway:
+            said = await ask(gateway, system, ASK, tools=TOOLS)
+            again = await ask(gateway, system, HELLO, tools=TOOLS)
+        assert said.usage is not None
+        assert again.usage is not None
+        used.append((said.usage["prompt_tokens"], again.usage["prompt_tokens_details"]["cached_tokens"]))
+    (without, _), (with_them, kept) = used
+    assert with_them > without + 40
+    assert kept > with_them - 40

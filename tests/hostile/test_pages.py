@@ -1,0 +1,82 @@
+"""Pages that cost more to convert than to fetch: large, deep and wide ones, in each content type."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.hostile.conftest import Unharmed
+from tests.hostile.running import Upstream, configuration, started, warm
+from tests.hostile.test_rooms import once, results, room, turn
+from tests.patience import PATIENCE
+
+SIZE = 2_000_000
+
+PAGES: dict[str, tuple[str, bytes]] = {
+    "warm.json": ("application/json", b"{}"),
+    "deep.json": ("application/json", b"[" * 900 + b"1," * (SIZE // 2) + b"1" + b"]" * 900),
+    "wide.json": ("application/ld+json", b"[" + b"[]," * (SIZE // 3) + b"1]"),
+    "escaped.json": ("application/json", b'["' + b"\\u0001" * (SIZE // 6) + b'"]'),
+    "words.txt": ("text/plain", b"a " * (SIZE // 2)),
+    "wrong.txt": ("text/plain; charset=gb18030", b"\xff" * SIZE),
+    "nested.html": ("text/html", b"<ul><li>" * 300 + b"<h1>" * 100 + b"x<br>" * 100_000),
+    "quoted.html": ("text/html", b"<blockquote>" * 200 + b"<p>x" * 100_000),
+    "attributes.html": ("text/html", b"<a " + b"a=1 " * (SIZE // 4)),
+    "feed.xml": ("application/rss+xml", b"<a>" * (SIZE // 3)),
+    "table.csv": ("text/csv", b"1,2\n" * (SIZE // 4)),
+}
+
+CALLS = (
+    *(("curl_markdown", page) for page in PAGES),
+    *(("curl_compact", page) for page in ("deep.json", "wide.json", "words.txt")),
+    *(("curl_get", page) for page in ("deep.json", "wrong.txt")),
+)
+
+
+class Served(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        kind, page = PAGES[self.path.strip("/")]
+        self.send_response(200)
+        self.send_header("content-type", kind)
+        self.send_header("content-length", str(len(page)))
+        self.end_headers()
+        self.wfile.write(page)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def served() -> Iterator[int]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield server.server_port
+        finally:
+            server.shutdown()
+            thread.join(PATIENCE)
+
+
+def test_pages(
+    upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed, subtests: pytest.Subtests
+) -> None:
+    with served() as port:
+        config = configuration(upstream, tmp_path, test_model)
+        config["rooms"] = {"tools": {"allow_hosts": [f"127.0.0.1:{port}"]}}
+        with started(tmp_path, config) as gateway:
+            warm(gateway)
+            upstream.script = once("curl_markdown", {"url": f"http://127.0.0.1:{port}/warm.json"})
+            turn(gateway, room(gateway))  # what the first fetch imports isn't the page's doing
+            for tool, page in CALLS:
+                upstream.script = once(tool, {"url": f"http://127.0.0.1:{port}/{page}"})
+                with subtests.test(page, tool=tool), unharmed(gateway, SIZE):
+                    [result] = results(turn(gateway, room(gateway)))
+                    assert result["ok"] or result["result"]["error"]["code"] == "too_complex"
+                    assert len(str(result)) < 100_000
