@@ -9,11 +9,13 @@ from msgspec.structs import replace
 from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
+from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
 from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
+from gateway.wire.engine import NEVER
 from normalizers import Detection, FormatSpec, detect, registry
 
 
@@ -86,6 +88,17 @@ class CapabilityFinder:
                 notation = None if reader.untouched else await backend.notation()
                 kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, control_tokens=tokens)
         return kept[key]
+
+    def deciding(self, can: Capabilities) -> Capabilities:
+        """For a request with a threshold of its own. Raises ProviderInvalidRequest if no answer can be held to it."""
+        if self._model.runtime != "llama.cpp" or can.reader.untouched:
+            cause = "the engine reads its calls" if can.reader.untouched else f"its runtime is {self._model.runtime}"
+            raise ProviderInvalidRequest(
+                f"the model {self._model.name} can't hold an answer to a call_threshold: {cause}; leave it out",
+                param="call_threshold",
+            )
+        # Any threshold makes the grammars that are needed; the request's own takes its place once they're there.
+        return can if can.notation is None or can.threshold is not None else replace(can, threshold=NEVER)
 
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""

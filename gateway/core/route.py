@@ -234,6 +234,8 @@ class Route:
         can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
         if can is None:
             can = await capability.find(request, backend)
+        if request.call_threshold is not None:
+            can = capability.deciding(can)
         if backend.escapes and may_need_escape(request):
             can = await capability.escaping(request, backend, can)
         terms = self._terms.get(request, can) or await self._work_out(request, can)

@@ -27,7 +27,7 @@ from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens
 from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import NEVER, Notation, RawText
+from gateway.wire.engine import NEVER, Decision, Notation, RawText
 from normalizers import FormatSpec, registry
 from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording
@@ -224,9 +224,8 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
         fields |= terms.replace
     repairs = NOTHING
     raw = terms.raw
-    if raw is not None and raw.decision is not None and request.past_calls and _after_result(fields):
-        # The threshold was fitted on first answers. What to do with a result is another question.
-        raw = replaced(raw, decision=replaced(raw.decision, threshold=NEVER) if request.in_words else None)
+    if raw is not None and raw.decision is not None:
+        raw = replaced(raw, decision=_decision(raw.decision, request, fields))
     if request.past_calls or terms.system or terms.examples:
         repairs = _edit_messages(fields, terms, can, past=request.past_calls)
     if can.control_tokens is not None:
@@ -235,6 +234,15 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
             **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
         }
     return Prepared(fields, terms, raw, repairs)
+
+
+def _decision(decision: Decision, request: ChatRequest, fields: Mapping[str, Raw]) -> Decision | None:
+    """With the request's own threshold. None: the model decides."""
+    if request.past_calls and _after_result(fields):
+        # The threshold was fitted on first answers. What to do with a result is another question.
+        return replaced(decision, threshold=NEVER) if request.in_words else None
+    own = request.call_threshold
+    return decision if own is None else replaced(decision, threshold=own)
 
 
 def _after_result(fields: Mapping[str, Raw]) -> bool:

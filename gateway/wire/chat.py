@@ -62,6 +62,7 @@ class ResponseFormat(Struct, gc=False):
 
 _Tokens = Annotated[int, Meta(ge=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
 
 
 class _Known(Struct, gc=False):
@@ -89,6 +90,7 @@ class _Known(Struct, gc=False):
     seed: int | None = None
     service_tier: str | None = None
     call_deltas: CallDeltas | UnsetType | None = UNSET
+    call_threshold: _Share | UnsetType | None = UNSET
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     functions: None = None
@@ -256,7 +258,8 @@ class ChatRequest(Struct, eq=False):
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
     false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
     until the answer begins; each stage that works on the request sets it. While a call is held back it begins with
-    `CALLING`, then and later. call_deltas: the client's wish, which the engine doesn't see. caller: set by the API.
+    `CALLING`, then and later. call_deltas, call_threshold: the client's wishes instead of the model's keys of the same
+    name; the engine doesn't see them. caller: set by the API.
     tier: the service tier that it asks for, `auto` included; once the gateway has its route, the one that it gets. None
     if nobody has said one; then the answer names none.
     functions: the client speaks of `functions` and `function_call`, which came before tools.
@@ -281,6 +284,7 @@ class ChatRequest(Struct, eq=False):
     fallback: str | None = None
     progress: Callable[[], str] = waiting
     call_deltas: CallDeltas | None = None
+    call_threshold: float | None = None
     caller: Caller = NOBODY
     tier: Wanted | None = None
     functions: bool = False
@@ -359,9 +363,11 @@ class ChatRequest(Struct, eq=False):
         )
         if known.service_tier is not None:
             request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
-        if known.call_deltas is not UNSET:
-            del fields["call_deltas"]
-            request.call_deltas = known.call_deltas
+        if known.call_deltas is not UNSET or known.call_threshold is not UNSET:
+            fields.pop("call_deltas", None)
+            fields.pop("call_threshold", None)
+            request.call_deltas = known.call_deltas or None
+            request.call_threshold = None if known.call_threshold is UNSET else known.call_threshold
         return request._limited() if isinstance(choice, dict) else request
 
     def _limited(self) -> ChatRequest:

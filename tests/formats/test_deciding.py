@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from gateway.config import Model
 from gateway.core import Gateway
+from gateway.errors import ProviderInvalidRequest
 from normalizers import registry
 from tests.formats.asking import ASK, WEATHER, Json, Said, ask, chat_request, tool
 from tests.formats.conftest import config, external
@@ -74,6 +75,35 @@ async def test_below_it_no_call_begins(llama_cpp: str, format: str) -> None:
     assert said.content[0] not in "{[`<"
     assert not any(mark in said.content for mark in spec.openers)
     assert 0 <= said.ctxgate["call_probability"] < 1
+
+
+@pytest.mark.parametrize("of_model", [None, 0.0, 1.0])
+@pytest.mark.parametrize("of_request", [None, 0, 0.0, 1, 1.0])
+async def test_a_request_has_its_own_threshold(
+    llama_cpp: str, of_model: float | None, of_request: float | None
+) -> None:
+    async with Gateway(config(deciding(llama_cpp, "pythonic", of_model))) as gateway:
+        said = await both(gateway, HELLO, tools=TOOLS, max_tokens=60, call_threshold=of_request)
+    wanted = of_model if of_request is None else of_request
+    assert said.ctxgate.get("call_threshold") == wanted
+    if wanted is not None:
+        assert bool(said.calls) is (wanted == 0)
+
+
+@pytest.mark.parametrize("wrong", [-0.1, 1.1, "0.5", True, [], {}])
+async def test_a_wrong_threshold_is_refused_by_name(llama_cpp: str, wrong: object) -> None:
+    with pytest.raises(ProviderInvalidRequest, match="call_threshold"):
+        chat_request(HELLO, tools=TOOLS, call_threshold=wrong)
+
+
+@pytest.mark.parametrize(("runtime", "format"), [("llama.cpp", "native_json"), ("openai", "pythonic")])
+async def test_where_no_answer_can_be_held_to_it_it_is_refused(llama_cpp: str, runtime: str, format: str) -> None:
+    model = replace(external(llama_cpp, format), runtime=runtime)
+    async with Gateway(config(model)) as gateway:
+        with pytest.raises(ProviderInvalidRequest) as refused:
+            await ask(gateway, HELLO, tools=TOOLS, call_threshold=0.5)
+        assert refused.value.param == "call_threshold"
+        assert (await ask(gateway, HELLO, tools=TOOLS, call_threshold=None)).finish_reason
 
 
 async def test_the_probability_tells_what_the_model_would_do(llama_cpp: str) -> None:

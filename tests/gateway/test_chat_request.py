@@ -225,6 +225,8 @@ READ: dict[str, tuple[bytes, dict[str, Any]]] = {
     ),
     "deltas": (b'"call_deltas":"always"', {"call_deltas": "always"}),
     "deltas null": (b'"call_deltas":null', {"call_deltas": None}),
+    "threshold": (b'"call_threshold":0.25', {"call_threshold": 0.25}),
+    "threshold null": (b'"call_threshold":null', {"call_threshold": None}),
     "no tier": (b'"x":1', {"tier": None}),
     "tier null": (b'"service_tier":null', {"tier": None}),
     "a tier": (b'"service_tier":"flex"', {"tier": "flex"}),
