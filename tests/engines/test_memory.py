@@ -33,14 +33,15 @@ BATCH = 512
 
 
 def gguf(path: Path, size: int, **keys: Any) -> Path:
-    """A GGUF file with these keys of an architecture `arch`, and `size` zero bytes as its weights."""
+    """A GGUF file with these keys of an architecture `arch`, general ones by their full names, and `size` zero bytes as
+    its weights."""
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()
 
     entries = {
         "general.architecture": "arch",
-        **{f"arch.{key.replace('__', '.')}": value for key, value in keys.items()},
+        **{key if key.startswith("general.") else f"arch.{key.replace('__', '.')}": keys[key] for key in keys},
     }
     data = b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries))
     for key, value in entries.items():

@@ -27,6 +27,11 @@ QUESTIONS = "--no-html --no-png --max-tokens 1 --names underscore"
 WHOLE = "--no-html --no-png --names underscore"
 
 
+def decidable(model: Model) -> bool:
+    """Whether the gateway can decide for the model if it calls."""
+    return model.runtime == "llama.cpp" and model.tool_call_format != "native_json"
+
+
 def check(model: Model) -> None:
     """Raises ProviderInvalidRequest if the gateway can't decide for the model whether it calls."""
     if model.runtime != "llama.cpp":

@@ -160,7 +160,7 @@ def _smoke(config: Config, name: str, out: Path | None, *, try_tools: bool) -> i
 
 def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, tries: bool) -> int:
     """Tries the other ways of showing tools, or says how. own: the results of the first one, in so many seconds."""
-    from gateway.features.evaluation.commands import tune_tools
+    from gateway.features.evaluation.commands import tune_calls, tune_tools
     from gateway.features.evaluation.tune.tools import ways
 
     try:
@@ -173,6 +173,8 @@ def _show_tools(config: Config, model: Model, own: Path, seconds: float, *, trie
     if not tries:
         minutes = math.ceil(len(others) * seconds / 60)
         say(f"\nctxgate tune {model.name} --tools --apply finds the best way to show it tools ({minutes} min)")
+        if model.call_threshold is None and tune_calls.decidable(model):
+            say(f"ctxgate tune {model.name} --calls --apply finds when it should call them")
         return 0
     tried = tune_tools.measure(config, model, "smoke", {first: own})
     if isinstance(tried, int):

@@ -18,7 +18,7 @@ from gateway.config.edit import with_model, write
 from gateway.engines import memory
 from gateway.engines.memory import Budget, Footprint
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
-from gateway.features.models.inventory import entry, facts, fit, servers
+from gateway.features.models.inventory import calls, entry, facts, fit, servers
 from gateway.features.models.inventory.entry import Line
 from gateway.features.models.inventory.facts import Facts
 from gateway.features.models.inventory.source import FORMS, Hub, InOllama, Local, Server, Source, parse
@@ -58,6 +58,7 @@ class Addition(Struct, frozen=True):
             lines.append(Line("context_window", self.window, self._why_window()))
         if found.role == "chat":
             lines.append(entry.dialect(found, self.reads_calls))
+            lines += calls.lines(found) if self.runtime == "llama.cpp" else []
         else:
             lines.append(Line("role", found.role, "it makes vectors"))
         lines.append(entry.capabilities(found))

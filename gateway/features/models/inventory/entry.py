@@ -39,7 +39,7 @@ def scalar(value: object) -> str:
 
     if isinstance(value, list):
         return f"[{', '.join(map(scalar, value))}]"
-    text = str(value)
+    text = str(value).lower() if isinstance(value, bool) else str(value)
     if "${" in text:
         raise ProviderInvalidRequest(f"{printable(text)}: ${{…}} means a variable in config.yaml; give it another name")
     if not isinstance(value, str) or (PLAIN.fullmatch(text) and _reads_back(text)):

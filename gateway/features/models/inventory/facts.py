@@ -24,7 +24,8 @@ _ENCODERS = re.compile(r"bert|embedding", re.IGNORECASE)
 class Facts(Struct, frozen=True):
     """size: bytes of the weights. context: tokens that it was trained on. evidence: what shows the dialect.
 
-    tools: whether its template has a place for tools, None if unknown. role: what it does.
+    tools: whether its template has a place for tools, None if unknown. role: what it does. basename, finetune: of a
+    GGUF file: the family, and what it was trained for.
     """
 
     size: int | None = None
@@ -37,6 +38,8 @@ class Facts(Struct, frozen=True):
     dialect: Detection | None = None
     evidence: str = ""
     role: Role = "chat"
+    basename: str = ""
+    finetune: str = ""
 
 
 def printable(text: object, most: int = SHOWN_CHARS) -> str:
@@ -76,7 +79,7 @@ def _of_gguf(path: Path) -> Facts:
     named = "general.architecture"
     architecture = str(gguf.metadata(path, {named}).get(named, ""))
     context, pooling = f"{architecture}.context_length", f"{architecture}.pooling_type"
-    wanted = {context, pooling, "general.size_label"}
+    wanted = {context, pooling, "general.size_label", "general.basename", "general.finetune"}
     known = gguf.metadata(path, wanted, until="tokenizer.")
     encodes = pooling in known or _ENCODERS.search(architecture) is not None
     return of_about(
@@ -86,6 +89,8 @@ def _of_gguf(path: Path) -> Facts:
         quantization=quantization(path.name),
         context=_count(known.get(context)),
         role="embedding" if encodes else "chat",
+        basename=printable(known.get("general.basename", "")),
+        finetune=printable(known.get("general.finetune", "")),
     )
 
 
