@@ -15,7 +15,7 @@ from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
-from gateway.backends.llamacpp_decision import FIRST_TOKEN, first_tokens, likelihood
+from gateway.backends.decision import FIRST_TOKEN, first_tokens, is_set, likelihood, may_decide, several
 from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
@@ -87,7 +87,6 @@ PARSED_FIELDS = ("response_format", "json_schema", "logprobs", "top_logprobs")
 """Fields that only the chat endpoint supports the way OpenAI does."""
 
 _needs_chat = messages.needs(messages.MEDIA)
-_SET_TO_NOTHING = (b"null", b"false", b'{"type":"text"}', b'{"type": "text"}')
 
 
 class LlamaCppBackend(OpenAIBackend):
@@ -136,7 +135,7 @@ class LlamaCppBackend(OpenAIBackend):
         if isinstance(choice, dict) and choice.get("type") == "function" and "tools" in fields:
             _keep_named_tool(choice, fields)
         # llama.cpp streams no logprobs if the request has tools.
-        whole = "tools" in fields and _is_set("logprobs", fields)
+        whole = "tools" in fields and is_set("logprobs", fields)
         if whole and request.stream:
             message = "logprobs: llama.cpp streams none while tools are offered; leave out logprobs, tools or stream"
             raise ProviderInvalidRequest(message, param="logprobs")
@@ -215,7 +214,7 @@ class LlamaCppBackend(OpenAIBackend):
         self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None
     ) -> tuple[dict[str, Raw], Decided | None]:
         """The fields of the answer's grammar, and what was decided. pair: the reasoning that the prompt opens."""
-        if raw.decision is not None and pair is None and _may_decide(asked):
+        if raw.decision is not None and pair is None and may_decide(asked):
             if raw.decision.threshold >= NEVER:
                 decided: Decided | None = Decided(0.0, NEVER)
             else:
@@ -246,7 +245,7 @@ class LlamaCppBackend(OpenAIBackend):
         return None if found is None else Decided(found, decision.threshold)
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
-        if not _has_choices(fields):
+        if not several(fields):
             return HTTPReply(response)
         from gateway.backends.llamacpp_choices import ChoicesReply
 
@@ -314,7 +313,7 @@ class LlamaCppBackend(OpenAIBackend):
         places, slots = self._places, self._slots
         if places is None or slots is None:
             return None
-        if _has_choices(fields):
+        if several(fields):
             # Each choice takes a slot.
             places.disturb()
             return None
@@ -429,12 +428,12 @@ class LlamaCppBackend(OpenAIBackend):
         special, plain = await self._each(texts, special=True), await self._each(texts, special=False)
         line_break = (await self._each(["\n"], special=False))[0]
         found_tokens = {}
-        for text, one, several in zip(texts, special, plain, strict=True):
-            if len(one) == 1 and one != several:
+        for text, one, many in zip(texts, special, plain, strict=True):
+            if len(one) == 1 and one != many:
                 # After a line break, no tokenizer adds a space before the text.
                 (after,) = await self._each([f"\n{text}"], special=False)
                 begins = after[: len(line_break)] == line_break
-                found_tokens[text] = after[len(line_break) :] if begins else several
+                found_tokens[text] = after[len(line_break) :] if begins else many
         return found_tokens
 
     async def _each(self, texts: list[str], *, special: bool) -> list[list[int]]:
@@ -652,34 +651,18 @@ def _with_end(prompt: Prompt, end: str) -> Prompt:
     return end if isinstance(prompt, str) else [*prompt[:-1], end]
 
 
-def _has_choices(fields: dict[str, Raw]) -> bool:
-    """Whether more than one choice is asked for."""
-    return "n" in fields and bytes(fields["n"]) not in (b"1", b"null")
-
-
 def _completion_kind(fields: dict[str, Raw]) -> Callable[..., completion.CompletionReply]:
-    if not _has_choices(fields):
+    if not several(fields):
         return completion.CompletionReply
     from gateway.backends.llamacpp_choices import ChoicesCompletionReply
 
     return partial(ChoicesCompletionReply, choices=decode(fields["n"]))
 
 
-def _may_decide(fields: dict[str, Raw]) -> bool:
-    """Whether nothing else in the request says how the answer begins, or may forbid its end."""
-    if _has_choices(fields):
-        return False
-    return not any(_is_set(name, fields) for name in ("grammar", "json_schema", "logit_bias", "ignore_eos"))
-
-
 def _needs_chat_endpoint(fields: dict[str, Raw]) -> bool:
-    if any(_is_set(name, fields) for name in PARSED_FIELDS):
+    if any(is_set(name, fields) for name in PARSED_FIELDS):
         return True
     return _needs_chat(fields["messages"]) is not None
-
-
-def _is_set(name: str, fields: dict[str, Raw]) -> bool:
-    return name in fields and bytes(fields[name]) not in _SET_TO_NOTHING
 
 
 def _supports(props: dict[str, Any], capability: str, word: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from gateway.backends import messages
 from gateway.backends.about import special_tokens
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
+from gateway.backends.decision import FIRST_OF_CHAT, NO_TOKEN, first_tokens_of_chat, likelihood, may_decide
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
@@ -27,7 +29,7 @@ from gateway.prompts.told import ToldPrompts, ToldTurn
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, count, may_be_one
-from gateway.wire.engine import Fixup, Notation, RawText
+from gateway.wire.engine import NEVER, Decided, Decision, Fixup, Notation, RawText
 
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
@@ -49,6 +51,9 @@ MODEL_TROUBLE = (
 """Parts of a 404's message that blame the model; any other 404 blames the request."""
 
 
+LATER = ("stream_options", "stop", "max_completion_tokens")
+"""Fields that say nothing about an answer's first token."""
+
 NONCE_FIELD = "ctxgate_nonce"
 """The template argument that tells `gateway.engines.mlx_server` where to split the prompt."""
 
@@ -57,10 +62,11 @@ class MLXReply(HTTPReply):
     """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text, and how many
     tokens of the prompt came from a file."""
 
-    __slots__ = ("by_grammar", "reasoning_open", "restored")
+    __slots__ = ("by_grammar", "decided", "reasoning_open", "restored")
 
     def __init__(self, response: Response, fixup: Fixup | None) -> None:
         super().__init__(response, fixup)
+        self.decided = None
         self.by_grammar = b"ctxgate-grammar" in response.headers
         self.reasoning_open = b"ctxgate-reasoning" in response.headers
         self.restored = _number(response.headers.get(b"ctxgate-restored", b""))
@@ -79,11 +85,7 @@ class MLXBackend(OpenAIBackend):
         self._prompts = ToldPrompts() if self.escapes else None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
-        if self._control is not None and count(
-            *(bytes(fields[name]) for name in ("messages", "tools") if name in fields)
-        ):
-            given = msgspec.json.decode(fields.get("chat_template_kwargs", b"null")) or {}
-            fields["chat_template_kwargs"] = Raw(encode({**given, NONCE_FIELD: NONCE}))
+        self._cut(fields)
         reply = await super().open(request, fields)
         if self._prompts is not None:
             messages, tools = bytes(fields["messages"]), bytes(fields.get("tools", b""))
@@ -95,6 +97,13 @@ class MLXBackend(OpenAIBackend):
             request.progress = progress.describe
         return reply
 
+    def _cut(self, fields: dict[str, Raw]) -> None:
+        """Lets the server cut the prompt where texts hold control tokens."""
+        texts = (bytes(fields[name]) for name in ("messages", "tools") if name in fields)
+        if self._control is not None and count(*texts):
+            given = msgspec.json.decode(fields.get("chat_template_kwargs", b"null")) or {}
+            fields["chat_template_kwargs"] = Raw(encode({**given, NONCE_FIELD: NONCE}))
+
     async def control_tokens(self) -> ControlTokens | None:
         """Read from the model's folder, once. The server cuts within each, so nobody needs their ids."""
         if self._control is None:
@@ -104,10 +113,41 @@ class MLXBackend(OpenAIBackend):
 
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> HTTPReply:
         """As `open`, with a grammar for the server; without one, the server itself reads the answer's calls."""
-        if raw.grammar is not None:
-            grammars = {"grammar": raw.grammar, "in_reasoning": raw.in_reasoning, "markers": raw.markers}
-            fields["ctxgate"] = Raw(encode(grammars))
-        return await self.open(request, fields)
+        if raw.grammar is None:
+            return await self.open(request, fields)
+        grammars = {"grammar": raw.grammar, "in_reasoning": raw.in_reasoning, "markers": raw.markers}
+        fields["ctxgate"] = Raw(encode(grammars))
+        decided = None
+        if raw.decision is not None and may_decide(fields):
+            decided = await self._decide(request, raw.decision, raw.think, fields)
+        if decided is not None and raw.decision is not None:
+            fields["ctxgate"] = Raw(encode({**grammars, "grammar": raw.decision.grammar(decided)}))
+        reply = await self.open(request, fields)
+        if isinstance(reply, MLXReply):
+            reply.decided = decided
+        return reply
+
+    async def _decide(
+        self, request: ChatRequest, decision: Decision, think: tuple[tuple[str, str], ...], fields: Mapping[str, Raw]
+    ) -> Decided | None:
+        """Asks for the first token alone, which reads the prompt that the answer then finds in the cache.
+
+        None where the answer begins with reasoning, or may, and where the server takes no grammars.
+        """
+        if decision.threshold >= NEVER:
+            return Decided(0.0, NEVER)
+        question = {name: value for name, value in fields.items() if name not in LATER} | FIRST_OF_CHAT
+        self._cut(question)
+        first = await super().open(request, question)
+        try:
+            tokens = first_tokens_of_chat(await first.whole())
+        finally:
+            first.close()
+        if not isinstance(first, MLXReply) or first.reasoning_open or not first.by_grammar:
+            return None
+        thoughts = dict.fromkeys((mark for mark, _ in think), NO_TOKEN)
+        found = likelihood(tokens, dict.fromkeys(decision.openers, NO_TOKEN), thoughts)
+        return None if found is None else Decided(found, decision.threshold)
 
     async def notation(self) -> Notation | None:
         """The gateway's own server takes grammars if llguidance is installed; a plain mlx_lm.server takes none."""

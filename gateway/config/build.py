@@ -23,6 +23,7 @@ from gateway.config.sections import added, file_keys, lacking_extras
 from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
+    DECIDED,
     STARTABLE,
     Adapter,
     Config,
@@ -241,8 +242,9 @@ class _Build:
         """Refuses a threshold where nobody can hold an answer to it."""
         at, cure = (*at, "call_threshold"), "leave it out"
         message = f"{explain.dotted(at)}: "
-        if entry.runtime != "llama.cpp":
-            message += f"with the runtime {entry.runtime} the gateway can't hold an answer to a decision; llama.cpp can"
+        if entry.runtime not in DECIDED:
+            message += f"with the runtime {entry.runtime} the gateway can't hold an answer to a decision; "
+            message += " and ".join(DECIDED) + " can"
         elif entry.tool_call_format in (None, "native_json"):
             message += "the engine reads the model's calls"
             cure = "set tool_call_format to the model's format, or to auto"

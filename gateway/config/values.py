@@ -57,6 +57,9 @@ if TYPE_CHECKING:
 
 ToolPrompt = Literal["auto", "template", "system", "both"]
 ToolWording = Literal["brief", "examples"]
+DECIDED = ("llama.cpp", "mlx")
+"""Runtimes that can be held to a decision whether an answer calls."""
+
 ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
 Enforcement = Literal["auto", "engine"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
@@ -267,9 +270,9 @@ class Model(Entry, frozen=True, kw_only=True):
     when to call; in this order. ask: a question back for a missing value; call: a call; calls: two at once; chain: two,
     one after the other; hello: a greeting."""
     call_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = None
-    """From which probability on that an answer's first token begins a call it calls a tool; below it, it is words. Only
-    with llama.cpp and a tool_call_format that the gateway reads. Left out: the model decides. After a tool's result the
-    model decides, but is asked for words if it repeats the call."""
+    """From which probability on that an answer's first token begins a call it calls a tool; below it, and at 1, it is
+    words. Only with llama.cpp or mlx, and a tool_call_format that the gateway reads. Left out: the model decides. After
+    a tool's result the model decides, but is asked for words if it repeats the call."""
     parallel_tool_calls: bool = True
     """Default of a request's field: whether an answer may have several calls."""
     enforcement: Enforcement = "auto"

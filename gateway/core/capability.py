@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
+from gateway.config.values import DECIDED
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
@@ -91,7 +92,7 @@ class CapabilityFinder:
 
     def deciding(self, can: Capabilities) -> Capabilities:
         """For a request with a threshold of its own. Raises ProviderInvalidRequest if no answer can be held to it."""
-        if self._model.runtime != "llama.cpp" or can.reader.untouched:
+        if self._model.runtime not in DECIDED or can.reader.untouched:
             cause = "the engine reads its calls" if can.reader.untouched else f"its runtime is {self._model.runtime}"
             raise ProviderInvalidRequest(
                 f"the model {self._model.name} can't hold an answer to a call_threshold: {cause}; leave it out",

@@ -17,8 +17,8 @@ NEVER = 2.0
 class Decision(Struct, frozen=True):
     """What is needed to decide, before an answer is written, whether it calls a tool.
 
-    It does if the probability that its first token begins a call is at least `threshold`. openers: what a call may
-    begin with. called, words: the grammars of an answer that calls, and of one that doesn't.
+    It does if the probability that its first token begins a call is at least `threshold`, and never with 1. openers:
+    what a call may begin with. called, words: the grammars of an answer that calls, and of one that doesn't.
     """
 
     threshold: float
@@ -38,7 +38,7 @@ class Decided(Struct, frozen=True):
 
     @property
     def calls(self) -> bool:
-        return self.probability >= self.threshold
+        return self.probability >= self.threshold < 1
 
 
 class RawText(Struct, frozen=True):

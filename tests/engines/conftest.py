@@ -20,6 +20,8 @@ from gateway.config import Model
 from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine
 from tests.conftest import ROOT
+from tests.engines.served import bare
+from tests.patience import PATIENCE
 
 WINDOW = 512
 
@@ -106,3 +108,15 @@ def thread_states(pid: int) -> Iterator[str]:
     for thread in Path(f"/proc/{pid}/task").iterdir():
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             yield (thread / "stat").read_text().rpartition(")")[2].split()[0]
+
+
+@pytest.fixture(scope="module")
+def mlx(mlx_python: str, mlx_model: Path) -> Iterator[str]:
+    """The base URL of our server of MLX, which takes grammars."""
+    found = subprocess.run([mlx_python, "-c", "import llguidance"], capture_output=True, timeout=PATIENCE)
+    if found.returncode:
+        pytest.skip("the Python that has mlx-lm has no llguidance")
+    script = str(ROOT / "gateway/engines/mlx_server.py")
+    options = ("--context-window", "1024", "--decode-concurrency", "4", "--log-level", "WARNING")
+    with bare(mlx_python, "-P", script, "--model", str(mlx_model), *options) as url:
+        yield url

@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
@@ -67,17 +66,6 @@ def llama_cpp(test_model: Path) -> Iterator[str]:
     script = str(ROOT / "gateway/engines/xllamacpp_server.py")
     slots = ("--ctx-size", "4096", "--parallel", str(TOGETHER), "--threads", "1")
     with bare(sys.executable, "-P", script, "--model", str(test_model), "--alias", "m", *slots) as url:
-        yield url
-
-
-@pytest.fixture
-def mlx(mlx_python: str, mlx_model: Path) -> Iterator[str]:
-    found = subprocess.run([mlx_python, "-c", "import llguidance"], capture_output=True, timeout=PATIENCE)
-    if found.returncode:
-        pytest.skip("the Python that has mlx-lm has no llguidance")
-    script = str(ROOT / "gateway/engines/mlx_server.py")
-    options = ("--context-window", "1024", "--decode-concurrency", str(TOGETHER), "--log-level", "WARNING")
-    with bare(mlx_python, "-P", script, "--model", str(mlx_model), *options) as url:
         yield url
 
 

@@ -93,7 +93,7 @@ def guarded(
     notation: Notation = "gbnf",
 ) -> Grammar | None:
     """Free text in which every call that a mark begins, or that begins the answer, is one that the format's reader
-    reads, of a declared tool. decide: also write `called` and `words`, which GBNF alone has.
+    reads, of a declared tool. decide: also write `called` and `words`.
 
     None if there is nothing to guard, or the grammar would be larger than MAX_GUARD and no tool is strict. Raises
     TooLarge.
@@ -112,9 +112,8 @@ def guarded(
                 return None
             written = _written(rules, START, REASONING if spec.think else None, notation)
             guarding = replace(written, marked=found.marked, unmarked=found.unmarked)
-            if not decide or notation == "lark":
-                return guarding
-            return _decided(guarding, spec, functions, marks, calls > 1, limit)
+            several = calls > 1
+            return _decided(guarding, spec, functions, marks, several, limit, notation) if decide else guarding
         except TooLarge:
             if exact and not unmarked:
                 raise
@@ -122,7 +121,13 @@ def guarded(
 
 
 def _decided(
-    guarding: Grammar, spec: FormatSpec, functions: Sequence[Schema], marks: tuple[str, ...], several: bool, limit: int
+    guarding: Grammar,
+    spec: FormatSpec,
+    functions: Sequence[Schema],
+    marks: tuple[str, ...],
+    several: bool,
+    limit: int,
+    notation: Notation,
 ) -> Grammar:
     """The same with the grammars of an answer of which somebody else has decided what it is."""
     rules = Values(python=spec.dialect == "pythonic", marks=marks, limit=limit)
@@ -130,8 +135,11 @@ def _decided(
         root = called(rules, spec, functions, several=several, unmarked=guarding.unmarked)
     except TooLarge:
         return guarding
+    if not root:
+        return guarding
     free = Values(python=False)
-    return replace(guarding, called=rules.text(root), words=free.text(words(free, spec))) if root else guarding
+    only_words = _written(free, words(free, spec), None, notation).text
+    return replace(guarding, called=_written(rules, root, None, notation).text, words=only_words)
 
 
 def _functions(tools: Iterable[Schema], only: Collection[str] | None) -> list[Schema]:

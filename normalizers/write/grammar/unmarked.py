@@ -75,7 +75,7 @@ def begin_unmarked(
 
 
 def unmarked_calls(rules: Values, functions: Sequence[Schema], *, several: bool) -> str:
-    """The expression of answers that are nothing but calls without marks, for GBNF; "" if no tool's name can be told.
+    """The expression of answers that are nothing but calls without marks; "" if no tool's name can be told.
 
     Nothing follows the calls, of which there are at most MAX_CALLS.
     """
@@ -128,14 +128,15 @@ class _Calls:
         self._last = f"({self._ws}? {self._result()})? {self._ws}?" if results else f"{self._ws}?"
 
     def answers(self, blanks: str = "") -> str:
-        """All of these answers, for GBNF. blanks: the white space up to a name, instead of any."""
+        """All of these answers. blanks: the white space up to a name, instead of any, which only GBNF has."""
+        body, rules = self._rules.reserved("calls"), self._rules
+        add = rules.add if blanks else lambda name, rule: rules.add_states({name: rule})
         if not blanks:
-            blanks = self._rules.reserved("blanks")
-            self._rules.add_states({blanks: f"{one_of(_BLANKS)}*"})
-        body = self._rules.reserved("calls")
+            blanks = rules.reserved("blanks")
+            add(blanks, f"{one_of(_BLANKS)}*")
         call = self._call(blanks)
         listed = f'"[" {blanks} {call}{self._more_in_list} {self._ws}? "]"'
-        self._rules.add_states({body: f"({call}{self._more} | {listed})"})
+        add(body, f"({call}{self._more} | {listed})")
         fence = rf'{literal(_FENCE)} {one_of(_INFO)}* "\x0d"? "\x0a"'
         return f"{blanks} ({body} | {fence} {blanks} {body} {self._ws}? {literal(_FENCE)}) {self._last}"
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from gateway.cli.text import say
 from gateway.config.edit import with_keys, write
+from gateway.config.values import DECIDED
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.evaluation.commands.swap import MEASURED, Test
 from gateway.features.evaluation.tune.calls import ORDERS, Tried, choose, histogram, note, read, tried
@@ -29,13 +30,14 @@ WHOLE = "--no-html --no-png --names underscore"
 
 def decidable(model: Model) -> bool:
     """Whether the gateway can decide for the model if it calls."""
-    return model.runtime == "llama.cpp" and model.tool_call_format != "native_json"
+    return model.runtime in DECIDED and model.tool_call_format != "native_json"
 
 
 def check(model: Model) -> None:
     """Raises ProviderInvalidRequest if the gateway can't decide for the model whether it calls."""
-    if model.runtime != "llama.cpp":
-        raise ProviderInvalidRequest(f"{model.name} runs on {model.runtime}; only llama.cpp can be held to a decision")
+    if model.runtime not in DECIDED:
+        able = " and ".join(DECIDED)
+        raise ProviderInvalidRequest(f"{model.name} runs on {model.runtime}; only {able} can be held to a decision")
     if model.tool_call_format == "native_json":
         raise ProviderInvalidRequest(
             f"{model.name} has tool_call_format native_json: its engine reads the calls. With another format, such as "
