@@ -8,6 +8,9 @@ from msgspec import Raw
 
 from gateway.errors import ProviderInvalidRequest
 
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
+"""OpenAI's code."""
+
 _EXCEEDED = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
@@ -36,7 +39,7 @@ def context_length_exceeded(prompt: int | None, window: int | None) -> ProviderI
     found = f"resulted in {prompt} tokens" if prompt is not None else "are longer"
     return ProviderInvalidRequest(
         f"{longest} However, your messages {found}. Please shorten them, or raise the model's context_window.",
-        code="context_length_exceeded",
+        code=CONTEXT_LENGTH_EXCEEDED,
         param="messages",
         details={"prompt_tokens": prompt, "context_window": window},
     )

@@ -11,11 +11,13 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway import backends
 from gateway.answer.capture import recorded
 from gateway.answer.normalize import Answer, in_words
 from gateway.backends import Address, Backend, Endpoint, ReplicaStatus
+from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
 from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
@@ -23,7 +25,13 @@ from gateway.core.flex_line import FlexLine, Load
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Asked, Run
-from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
+from gateway.errors import (
+    GatewayError,
+    ProviderInvalidRequest,
+    ProviderModelNotLoaded,
+    ProviderUnavailable,
+    WeightsMissing,
+)
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
@@ -230,6 +238,15 @@ class Route:
             request.call_once()
         if backend is None:
             backend = await self.backend()
+        can = await self._capabilities(request, backend)
+        try:
+            return await self._send_by(request, backend, can)
+        except ProviderInvalidRequest as error:
+            if not can.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
+                raise
+        return await self._send_by(request, backend, replace(can, examples=()))
+
+    async def _capabilities(self, request: ChatRequest, backend: Backend) -> Capabilities:
         capability = self.capability
         can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
         if can is None:
@@ -238,6 +255,9 @@ class Route:
             can = capability.deciding(can)
         if backend.escapes and may_need_escape(request):
             can = await capability.escaping(request, backend, can)
+        return can
+
+    async def _send_by(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:

@@ -152,6 +152,38 @@ async def test_without_tools_nothing_is_decided(llama_cpp: str) -> None:
     assert said.calls == []
 
 
+async def test_examples_are_left_out_where_they_would_cut_the_prompt(llama_cpp: str) -> None:
+    """Each more of the words brings the prompt closer to the window of 1,024 tokens, and the last one beyond it."""
+    examples = ("ask", "chain", "hello")
+    sizes = []
+    async with (
+        Gateway(config(external(llama_cpp, "pythonic"))) as plain,
+        Gateway(config(replace(external(llama_cpp, "pythonic"), tool_examples=examples))) as with_examples,
+    ):
+        for words in range(0, 2000, 20):
+            asked = {"role": "user", "content": "Say hello. " * words + "Hi"}
+            fields = {
+                "tools": TOOLS,
+                "max_tokens": 1,
+                "stream": words % 40 == 0,
+                "stream_options": {"include_usage": True},
+            }
+            try:
+                usage = (await ask(plain, asked, **fields)).usage
+            except ProviderInvalidRequest:
+                with pytest.raises(ProviderInvalidRequest, match="maximum context length"):
+                    await ask(with_examples, asked, **fields)
+                break
+            assert usage is not None
+            longer = (await ask(with_examples, asked, **fields)).usage
+            assert longer is not None
+            sizes.append(longer["prompt_tokens"] - usage["prompt_tokens"])
+    assert sizes[0] > 0
+    assert sizes[-1] == 0
+    assert {*sizes} == {0, sizes[0]}
+    assert sizes == sorted(sizes, reverse=True)
+
+
 async def test_after_a_result_the_model_decides(llama_cpp: str) -> None:
     async with Gateway(config(deciding(llama_cpp, "pythonic", 0.0))) as gateway:
         said = await both(gateway, *RESULT, tools=TOOLS)

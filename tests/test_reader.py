@@ -1,0 +1,179 @@
+"""What a reader can hold in his head on the path of a request: how large classes and functions may be, and who may
+write to an object.
+
+What is larger has its size here, with the reason. A size that has shrunk fails too: write the new one down, or delete
+the line.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+GATEWAY = Path(__file__).parents[1] / "gateway"
+PACKAGES = (
+    *("server", "api", "request", "core", "engines", "backends", "answer", "prompts", "wire", "schema", "observe"),
+)
+
+METHODS, ATTRIBUTES, LINES = 20, 15, 45
+
+CLASSES = {
+    # A request or an answer of a protocol has the fields that it has.
+    "wire/chat.py:_Known": (0, 27),
+    "wire/completions.py:Known": (0, 17),
+    "wire/responses/request.py:CreateResponse": (4, 29),
+    "observe/request_log.py:Entry": (0, 23),
+    "engines/snapshot.py:EngineSnapshot": (0, 24),
+    # What uvicorn calls by name is one class, with what it keeps for each connection.
+    "server/fast_protocol.py:FastProtocol": (29, 25),
+    # Every engine is used through it, and a subclass overrides what is different.
+    "backends/base.py:Backend": (24, 1),
+    "backends/replicas.py:Replicas": (21, 6),
+    "backends/llamacpp.py:LlamaCppBackend": (38, 13),
+    # Too large. They come apart along the stages of a request.
+    "api/entry.py:API": (12, 16),
+    "answer/normalize.py:Answer": (31, 16),
+    "backends/llamacpp_flex.py:FlexReply": (24, 34),
+    "core/route.py:Route": (39, 19),
+    "core/run.py:Run": (17, 21),
+    "engines/engine.py:Engine": (68, 42),
+    "prompts/live.py:LivePrompts": (43, 21),
+    "prompts/saved.py:SavedPrompts": (41, 18),
+    "server/limits.py:KeyMeter": (24, 33),
+    "wire/chat.py:ChatRequest": (7, 22),
+}
+"""Methods and attributes of each larger class."""
+
+FUNCTIONS = {
+    "api/operations/metrics.py:_answers": 60,  # a table of metrics
+    "api/responses/endpoints.py:prepared": 47,
+    "backends/llamacpp.py:open_raw": 56,
+    "core/route.py:__init__": 50,
+    "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
+    "wire/chat.py:parse": 51,
+    "wire/responses/answer.py:response_object": 49,  # a table of fields
+}
+
+FOREIGN = ("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py")
+"""Run in the engine's process and change that engine's own objects."""
+
+WRITES = {
+    # The parts of an answer, and the slots of an engine, belong to the module that writes to them.
+    "answer/capture.py": 3,
+    "answer/native_calls.py": 9,
+    "answer/normalize.py": 10,
+    "prompts/live.py": 22,
+    # A connection passes from one object to another.
+    "backends/openai.py": 3,
+    "server/bodies.py": 1,
+    "server/fast_protocol.py": 6,
+    "server/keepalive.py": 1,
+    "server/tls.py": 1,
+    # What changes while a request is served stands on the request.
+    "api/completions.py": 1,
+    "api/dispatch.py": 2,
+    "api/entry.py": 1,
+    "api/ollama.py": 1,
+    "api/responses/background.py": 2,
+    "api/responses/websocket.py": 2,
+    "backends/llamacpp_flex.py": 3,
+    "backends/mlx.py": 1,
+    "backends/prompt_progress.py": 1,
+    "core/fallbacks.py": 1,
+    "core/gateway.py": 2,
+    "core/passthrough.py": 1,
+    "core/repeated.py": 2,
+    "core/route.py": 7,
+    # Counters of engines and servers.
+    "backends/choice.py": 2,
+    "backends/replicas.py": 1,
+    "engines/engine.py": 1,
+    "engines/residency.py": 3,
+    "observe/request_log.py": 1,
+}
+"""Statements that write to an attribute of another object, which the function didn't make."""
+
+Definition = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    for package in PACKAGES:
+        for path in sorted((GATEWAY / package).rglob("*.py")):
+            yield path.relative_to(GATEWAY).as_posix(), ast.parse(path.read_text("utf-8"))
+
+
+def named(node: ast.expr, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def written(node: ast.AST) -> Iterator[ast.Attribute]:
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield inner
+
+
+def size_of(kind: ast.ClassDef) -> tuple[int, int]:
+    methods = [each for each in kind.body if isinstance(each, Definition)]
+    attributes = {each.attr for method in methods for each in written(method) if named(each.value, "self")}
+    fields = {
+        each.target.id for each in kind.body if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+    }
+    return len(methods), len(attributes | fields)
+
+
+def writes_of(function: Definition) -> int:
+    """How often it writes to attributes of objects that it was given."""
+    own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return sum(not named(each.value, "self", "cls", *own) for each in written(function))
+
+
+def found() -> tuple[dict[str, tuple[int, int]], dict[str, int], Counter[str]]:
+    classes, functions, writes = {}, {}, Counter[str]()
+    for name, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, ast.ClassDef):
+                methods, attributes = size_of(node)
+                if methods > METHODS or attributes > ATTRIBUTES:
+                    classes[f"{name}:{node.name}"] = methods, attributes
+            elif isinstance(node, Definition):
+                lines = (node.end_lineno or node.lineno) - node.lineno + 1
+                if lines > LINES:
+                    functions[f"{name}:{node.name}"] = lines
+                if name not in FOREIGN and (count := writes_of(node)):
+                    writes[name] += count
+    return classes, functions, writes
+
+
+@pytest.fixture(scope="module")
+def sizes() -> tuple[dict[str, tuple[int, int]], dict[str, int], Counter[str]]:
+    return found()
+
+
+def test_classes_are_small(sizes: tuple[object, object, object]) -> None:
+    assert sizes[0] == CLASSES
+
+
+def test_functions_are_short(sizes: tuple[object, object, object]) -> None:
+    assert sizes[1] == FUNCTIONS
+
+
+def test_objects_are_changed_by_themselves(sizes: tuple[object, object, object]) -> None:
+    assert sizes[2] == WRITES
+
+
+def test_what_the_gate_counts() -> None:
+    (kind,) = ast.parse("""
+class Kind:
+    a: int
+    def __init__(self): self.b = self.c = 1
+    def twice(self, other):
+        made = Kind()
+        made.a = other.a = other.made.b = 1
+""").body
+    assert isinstance(kind, ast.ClassDef)
+    assert size_of(kind) == (2, 3)
+    assert [writes_of(each) for each in kind.body if isinstance(each, Definition)] == [0, 2]
