@@ -18,7 +18,7 @@ CHANGES = 3
 EXAMPLES = f"""\
 examples:
   ctxgate plan                     the present config.yaml
-  ctxgate plan edited.yaml && mv edited.yaml _models/config.yaml
+  ctxgate plan edited.yaml         a copy of it that you have edited
 
 exit codes:
   0    nothing would change

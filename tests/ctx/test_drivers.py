@@ -393,6 +393,7 @@ EXPECTED = {
     "client": {"execv"},
     "control": {"compile"},
     "metadata": {"compile"},
+    "projection": {"compile"},
     # It lists the rooms of agents, and runs nothing.
     "stored": {"gateway.features.rooms"},
 }

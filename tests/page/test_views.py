@@ -72,10 +72,41 @@ def test_the_page_talks_to_a_room_and_a_foreign_page_cannot(page: Page, gateway:
     assert len(gateway.ask("GET", "/llm/room").json["data"]) == rooms + 1
 
 
+def test_a_room_whose_last_turn_failed_says_why(page: Page, gateway: Gateway, upstream: Upstream) -> None:
+    async def refuses(exchange: Exchange) -> None:
+        await exchange.whole({"error": {"message": "no seat is free"}}, 400)
+
+    upstream.script = refuses
+    page.open(f"{gateway.url}/#/rooms")
+    page.click("button", "New room")
+    type_into(page, "Message to the agent", "Say something")
+    page.click("form button", "Send")
+    page.wait("Boolean(document.querySelector('section > .problem'))")
+    assert "no seat is free" in page.js("document.querySelector('section > .problem').innerText")
+    page.open(f"{gateway.url}/#/playground")
+    page.reads("Message")
+
+
+def test_a_broken_view_leaves_the_others_alone(page: Page, gateway: Gateway) -> None:
+    page.open(f"{gateway.url}/#/live")
+    page.reads("Live")
+    page.js(
+        "window.before = window.fetch;"
+        "window.fetch = (url, ...rest) => String(url).includes('/llm/room?')"
+        " ? Promise.resolve(new Response('{\"data\": [null]}')) : window.before(url, ...rest); 0"
+    )
+    page.js("location.hash = '#/rooms'; 0")
+    page.reads("This view is broken")
+    page.js("location.hash = '#/playground'; 0")
+    page.reads("Temperature")
+    page.js("window.fetch = window.before; location.hash = '#/rooms'; 0")
+    page.reads("New room")
+
+
 def test_evaluations(page: Page, upstream: Upstream, tmp_path: Path, test_model: Path) -> None:
     with started(tmp_path, configuration(upstream, tmp_path, test_model)) as gateway:
         page.open(f"{gateway.url}/#/evaluations")
-        page.reads("No evaluation yet", "scripts/model-test")
+        page.reads("No evaluation yet", "ctxgate model-test")
         folder = Path(gateway.ask("GET", "/-/evaluations").json["folder"])
         run = folder / "first"
         run.mkdir(parents=True)

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from secrets import token_hex
+from typing import Any
 
 import msgspec
 import pytest
@@ -104,8 +105,8 @@ def test_it_keeps_to_its_bounds_and_leaves_foreign_files_alone(tmp_path: Path) -
 @asynccontextmanager
 async def machine(place: Path, name: str, **settings: object) -> AsyncIterator[tuple[LivePrompts, Double]]:
     """One engine with two slots on a machine of its own; another path to the same weights."""
-    options = {"min_tokens": 64, "save": "each_turn", "share": str(place / "share"), **settings}
-    found = SavedPrompts(msgspec.convert(options, Prompts), place / name / "prompts")
+    options: dict[str, Any] = {"min_tokens": 64, "save": "each_turn", "share": str(place / "share"), **settings}
+    found = SavedPrompts(Prompts(**options), place / name / "prompts")
     live = LivePrompts(found, "m", lambda: [name], [name], lambda: ["weights"])
     double = Double(found.path, 2)
     await live.know(double)

@@ -48,7 +48,7 @@ def test_engines() -> None:
 
 
 def test_commands() -> None:
-    named = set(re.findall(r"`([a-z]+)`", section("Commands").partition("\n\nEach")[0]))
+    named = set(re.findall(r"`([a-z][a-z-]*)`", section("Commands").partition("\n\nEach")[0]))
     assert named == set(commands())
 
 

@@ -15,6 +15,10 @@ FEATURE = Feature(
         ),
     ),
     commands={
+        "model-test": (
+            "gateway.features.evaluation.commands.model_test:command",
+            "Test how well a model calls tools.",
+        ),
         "swap": (
             "gateway.features.evaluation.commands.swap:swap",
             "Make another model the active one, unless it calls tools worse.",

@@ -1,4 +1,4 @@
-"""`scripts/model-test`: its commands and options, and the exit code of each outcome."""
+"""`ctxgate model-test` and `scripts/model-test`: their commands and options, and the exit code of each outcome."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from gateway.features.evaluation.model_test.commands import (
 
 EPILOG = """\
 examples:
-  scripts/model-test                                   core, against the newest baseline that fits
-  scripts/model-test --suite smoke --serve --model qwen3-4b
-  scripts/model-test baseline save                     keep the last run as a baseline
-  scripts/model-test compare benchmarks/baselines/old.json runs/model-test/NEW
-  scripts/model-test selfcheck                         no endpoint needed
+  ctxgate model-test                                   core, against the newest baseline that fits
+  ctxgate model-test --suite smoke --serve --model qwen3-4b
+  ctxgate model-test baseline save                     keep the last run as a baseline
+  ctxgate model-test compare benchmarks/baselines/old.json runs/model-test/NEW
+  ctxgate model-test selfcheck                         no endpoint needed
 
 exit codes:
   0    no regression, or no baseline and no target missed
@@ -261,11 +261,11 @@ def selfcheck(**options: Any) -> int:
     return commands.selfcheck(Options(**options))
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Runs a command line, sys.argv by default. Returns the exit code."""
+def main(argv: Sequence[str] | None = None, name: str = "scripts/model-test") -> int:
+    """Runs a command line, sys.argv by default. Returns the exit code. name: as which it was called."""
     words = with_command(list(sys.argv[1:] if argv is None else argv))
     try:
-        with root.make_context("scripts/model-test", words) as context:
+        with root.make_context(name, words) as context:
             return cast(int, root.invoke(context))
     except click.exceptions.Exit as done:
         return done.exit_code
@@ -293,6 +293,22 @@ def with_command(words: list[str]) -> list[str]:
 def _end(code: int, message: object) -> int:
     say(f"model-test: {message}", file=sys.stderr)
     return code
+
+
+@click.command(
+    "model-test",
+    cls=Command,
+    epilog=EPILOG,
+    add_help_option=False,
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+)
+@click.argument(
+    "words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [OPTION]...", help="`--help` lists them."
+)
+def command(words: tuple[str, ...]) -> int:
+    """Tests how well a model calls tools."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main(words, "ctxgate model-test")
 
 
 def program() -> int:

@@ -1,5 +1,5 @@
 // The frame: views, the state of the connection, keys of the keyboard, dialogs.
-import {html, render, useEffect, useRef, useState} from "./preact.js";
+import {html, render, useEffect, useErrorBoundary, useRef, useState} from "./preact.js";
 import {follow, go, href, seconds, setKey, useGateway, useKeyboard, usePlace} from "./base.js";
 import {Live} from "./live.js";
 
@@ -14,12 +14,15 @@ const loaded = {live: Live};
 function View({view, query}) {
   const [, tick] = useState(0);
   const [error, fail] = useState(null);
+  const [broken, again] = useErrorBoundary();
   useEffect(() => {
     if (loaded[view]) return;
     import(`./${view}.js`).then((module) => { loaded[view] = module.default; tick((n) => n + 1); }, fail);
   }, [view]);
   const Found = loaded[view];
   if (error) return html`<p class="problem">This view can't be loaded: ${error.message}</p>`;
+  if (broken) return html`<p class="problem" role="alert">This view is broken: ${String(broken.message || broken)}
+    ${" "}<button class="small" onClick=${again}>Show it again</button></p>`;
   return Found ? html`<${Found} query=${query} />` : html`<p class="soft">Loading …</p>`;
 }
 

@@ -54,7 +54,7 @@ export default function Evaluations({query}) {
     ${value && !list.length && html`<section class="empty"><h2>No evaluation yet</h2>
       <p>A model test asks a model to call tools, some hundred times, and says how often it does so rightly. Run one, and
         its results appear here:</p>
-      <${Code} text=${`scripts/model-test --suite smoke --base-url ${location.origin}/v1 --baseline none --out ${value.folder}/first`} />
+      <${Code} text=${`ctxgate model-test --suite smoke --base-url ${location.origin}/v1 --baseline none --out ${value.folder}/first`} />
     </section>`}
     ${query.id && html`<${One} id=${query.id} key=${query.id} />`}`;
 }

@@ -97,7 +97,7 @@ function Room({room}) {
   const release = () => confirm("Release this room? Its agent ends for good.") && post("release", {});
   return html`<section>
     ${(error || problem) && html`<${Problem} error=${problem || error} />`}
-    ${room.last_error && html`<p class="problem">${room.last_error}</p>`}
+    ${room.last_error && html`<p class="problem">${room.last_error.message}</p>`}
     <div class="boxed" tabindex="0" role="log" aria-label="What happened in the room" ref=${box}>${list.map((event) =>
       html`<${Event} event=${event} messages=${messages} key=${event.id} />`)}</div>
     <form onSubmit=${say}><label>Message to the agent <textarea rows="2" value=${text}
