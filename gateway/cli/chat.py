@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
 from gateway.cli.options import FILE, Command, config_option, configuration
 from gateway.cli.text import say
-from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
 from gateway.wire import sse
 from gateway.wire.text import printable
 
@@ -33,6 +33,7 @@ in the chat:
 
 examples:
   ctxgate chat
+  ctxgate chat "What is a GGUF file?"
   ctxgate chat lfm25-1.2b --system "Answer in one sentence."
   ctxgate chat ctxgate-test-tools --tools tools.json   shows calls and asks for their results
   echo "What is a GGUF file?" | ctxgate chat
@@ -50,10 +51,18 @@ MAX_TOOL_ROUNDS = 8
 @click.option("--system", metavar="TEXT", help="A system message.")
 @click.option("--tools", type=FILE, metavar="FILE", help="JSON list of tools, as in a request.")
 @click.argument("model", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
-def chat(config: Path | None, system: str | None, tools: Path | None, model: str | None) -> int:
+@click.argument("question", nargs=-1, metavar="[QUESTION]...", help="Asked once, without a chat.")
+def chat(
+    config: Path | None, system: str | None, tools: Path | None, model: str | None, question: tuple[str, ...]
+) -> int:
     """A small chat to try a model. Uses the running gateway, or starts its own."""
     loaded = configuration(config)
-    name = loaded.resolve(model).name
+    try:
+        name = loaded.resolve(model).name
+    except ProviderInvalidModel:
+        if model is None or not (question or _is_question(model)):
+            raise
+        name, question = loaded.resolve(None).name, (model, *question)
     offered = _tools(tools) if tools is not None else None
     import httpx
 
@@ -70,7 +79,12 @@ def chat(config: Path | None, system: str | None, tools: Path | None, model: str
                 trust_env=False,
             )
         )
-        return Chat(http, name, system, offered, sys.stdin.isatty()).loop()
+        talk = Chat(http, name, system, offered, sys.stdin.isatty() and not question)
+        return talk.ask(" ".join(question)) if question else talk.loop()
+
+
+def _is_question(text: str) -> bool:
+    return any(char.isspace() for char in text) or text.endswith(("?", "!", "."))
 
 
 class Chat:
@@ -86,6 +100,12 @@ class Chat:
         self._terminal = terminal
         self._history: list[dict[str, Any]] = []
         self._failure = 0
+
+    def ask(self, question: str) -> int:
+        """Asks one question. Returns the exit code."""
+        self._begin()
+        self._turn(question)
+        return self._failure
 
     def loop(self) -> int:
         """Returns the exit code: without a terminal, that of the last failure."""

@@ -84,6 +84,9 @@ def list_keys(config: Path | None, as_json: bool) -> None:
     show(table(("ID", "TENANT", "USER", "SCOPES", "LIMITS", "CREATED"), rows))
 
 
+keys.add_command(list_keys, "ls")  # as the other lists are called
+
+
 @keys.command("revoke")
 @config_option
 @click.argument("id", metavar="ID", help="As `ctxgate keys list` shows it.")

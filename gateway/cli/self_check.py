@@ -58,9 +58,11 @@ for name in sys.argv[1:]:
 """
 
 
-@click.group("self", cls=Group, epilog=EXAMPLES)
-def itself() -> None:
-    """This installation of ctxgate."""
+@click.group("self", cls=Group, epilog=EXAMPLES, invoke_without_command=True)
+@click.pass_context
+def itself(ctx: click.Context) -> int:
+    """This installation of ctxgate. Without an action, `check`."""
+    return 0 if ctx.invoked_subcommand is not None else int(ctx.invoke(check, config=None))
 
 
 @itself.command("check")

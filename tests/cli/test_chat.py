@@ -49,6 +49,30 @@ def test_with_its_own_gateway(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\nsecond line\n", "")
 
 
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["What is a GGUF file?"], "What is a GGUF file?"),
+        (["echo", "What is it?"], "What is it?"),
+        (["What", "is", "it"], "What is it"),
+        (["Hello!"], "Hello!"),
+        (["echo", "echo"], "echo"),
+        (["default", "echo"], "echo"),
+    ],
+)
+def test_a_question_in_the_command_line(tmp_path: Path, words: list[str], answer: str) -> None:
+    config(tmp_path, ECHO + f"server: {{port: {free_port()}}}\n")
+    done = ctxgate("chat", *words, cwd=tmp_path, stdin="nobody reads this\n")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{answer}\n", "")
+
+
+@pytest.mark.parametrize("word", ["ecko", "qwen2.5-coder:0.5b"])
+def test_a_word_is_a_model(tmp_path: Path, word: str) -> None:
+    config(tmp_path, ECHO)
+    done = ctxgate("chat", word, cwd=tmp_path)
+    assert (done.returncode, f"there is no model '{word}'" in done.stderr) == (1, True)
+
+
 def test_with_the_running_gateway(tmp_path: Path) -> None:
     port = free_port()
     config(tmp_path, ECHO + f'server: {{port: {port}, api_keys: ["${{KEY}}"]}}\n')

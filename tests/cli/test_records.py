@@ -21,7 +21,9 @@ def test_models_and_filters(tmp_path: Path) -> None:
     assert ctxgate("records", "models", cwd=tmp_path).stdout == "person  People.\n"
     listed = json.loads(ctxgate("records", "models", "--json", cwd=tmp_path).stdout)
     assert listed == {"models": [{"name": "person", "description": "People.", "schema": SCHEMA}]}
-    assert ctxgate("records", "models", "--tenant", "other", cwd=tmp_path).stdout == ""
+    done = ctxgate("records", "models", "--tenant", "other", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "other has no model yet" in done.stderr
     assert ctxgate("records", "find", "person", cwd=tmp_path).stdout == ""
 
 

@@ -119,7 +119,7 @@ def test_the_folder_the_port_and_the_configuration(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where the folder should be")
     config(tmp_path, f"active_model: e\nmodels: {{e: {{runtime: echo}}}}\nstate_dir: {blocked}/state\n")
-    done = ctxgate("self", "check", cwd=tmp_path)
+    done = ctxgate("self", cwd=tmp_path)
     assert f"wrong  state: {blocked}/state can't be written: Not a directory" in done.stdout
     config(tmp_path, "active_model: e\nmodels: {e: {runtim: echo}}\n")
     done = ctxgate("self", "check", cwd=tmp_path)

@@ -181,8 +181,8 @@ def test_doctor_finds_what_is_wrong(short: Path) -> None:
         assert problems == [
             f"problem: {made.root} can be read by others (drwxr-xr-x)",
             f"problem: no gateway answers for {made.root}",
-            "problem: model/debug/echo: cap: line 2: UnknownCapability 'native_thread'. It holds one word per line, of "
-            "chat, stream, session, vision, audio_input, audio_output, json_schema, tool_call_syntax, reasoning, "
+            "problem: model/debug/echo: cap: line 2: unknown capability 'native_thread'. It holds one word per line, "
+            "of chat, stream, session, vision, audio_input, audio_output, json_schema, tool_call_syntax, reasoning, "
             "embedding, rerank",
             "problem: model/debug/other: unknown driver mystery",
             "problem: model/debug/other: its id 'debug/nobody' is not a model of " + str(made.config),

@@ -264,7 +264,7 @@ async def test_defaults_are_applied_and_overridden(short: Path) -> None:
         (kept.root / "model/acme/m.d/default").write_text("temperature\n")
         told = await asked(kept, "exec")
         assert [frame.get("code") for frame in told] == ["EINVAL", None]
-        assert "default: line 1: NoValue 'temperature'" in told[0]["message"]
+        assert "default: line 1: no value for 'temperature'" in told[0]["message"]
 
 
 def test_a_chat_request_as_one_of_the_responses_api() -> None:

@@ -65,7 +65,26 @@ class Mistake:
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line else ""
-        return f"{place}{self.kind}" + (f" {self.text!r}" if self.text else "")
+        return f"{place}{WORDS[self.kind]}" + (f" {self.text!r}" if self.text else "")
+
+
+WORDS: dict[Kind, str] = {
+    "Empty": "nothing stands in it",
+    "UnknownUseCase": "unknown use",
+    "DuplicateUseCase": "a second line for",
+    "EmptyDriver": "a driver is missing for",
+    "InvalidDriverName": "not a driver's name:",
+    "UnknownCapability": "unknown capability",
+    "NoValue": "no value for",
+    "InvalidKey": "not a key that can stand here:",
+    "DuplicateKey": "a second line for",
+    "UnknownSession": "unknown session",
+    "TooLong": "too long",
+    "NotText": "not text",
+    "NotAFile": "not a plain file",
+    "Unreadable": "can't be read:",
+}
+"""What each mistake is, before the text that it is about."""
 
 
 HOLDS = {

@@ -48,7 +48,7 @@ CODES = {
 }
 """OSError → code and message for the model. An empty message stands for the error's own, from `vfs`."""
 
-_PATH = {"type": "string", "maxLength": 4096, "description": "Path below the room's root, `/`."}
+_PATH = {"type": "string", "maxLength": 4096, "description": "Path from the root of the files, `/`."}
 _DEPTH = {"type": "integer", "minimum": 1, "maximum": 64, "description": "Folders to go down at most."}
 _ALL = {"type": "boolean", "description": "Also names that begin with a dot. Default false."}
 

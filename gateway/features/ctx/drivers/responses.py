@@ -48,7 +48,7 @@ class OpenAIResponses:
             raise
         try:
             if not isinstance(backend, OpenAIBackend):
-                raise NotOffered(f"a {ask.model.runtime} server has no Responses API")
+                raise NotOffered(f"the runtime {ask.model.runtime} has no Responses API")
             fields = {**ask.model.defaults, **ask.fields, "model": ask.model.upstream_name}
             fields |= {name: decode(value) for name, value in chat.limit().items()}
             response = await _accepted(backend, encode(request(fields)))

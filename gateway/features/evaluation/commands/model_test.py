@@ -302,9 +302,7 @@ def _end(code: int, message: object) -> int:
     add_help_option=False,
     context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
 )
-@click.argument(
-    "words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [OPTION]...", help="`--help` lists them."
-)
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="[COMMAND] [OPTION]...", help="`--help` lists them.")
 def command(words: tuple[str, ...]) -> int:
     """Tests how well a model calls tools."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)

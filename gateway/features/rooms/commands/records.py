@@ -81,6 +81,8 @@ def models(config: Path | None, tenant: str, as_json: bool) -> None:
         shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in found]
         say(printable_json(json.dumps({"models": shown}, indent=2, ensure_ascii=False)))
         return
+    if not found:
+        say(f"ctxgate: {tenant} has no model yet; ctxgate records define makes one", file=sys.stderr)
     for model in found:
         say(f"{model.name}  {model.description}".rstrip())
 
