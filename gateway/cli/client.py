@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -121,6 +122,15 @@ class RefusedConfig(ConfigError):
         return ConfigError(
             tuple(Problem(each["message"], each["cure"], file, each["line"], each["column"]) for each in self._problems)
         )
+
+
+def foreign(status: Any, file: Path) -> str | None:
+    """The configuration of the gateway with that `/-/status`, if it is another one than `file`."""
+    with contextlib.suppress(LookupError, TypeError):
+        other = str(status["config"]["file"])
+        if other and Path(other).resolve() != file.resolve():
+            return other
+    return None
 
 
 def configured(config: Path | None) -> Server:

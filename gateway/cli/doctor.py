@@ -8,12 +8,12 @@ import socket
 from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 from msgspec.structs import replace
 
-from gateway.cli.client import PROBE_SECONDS, RunningGateway, base_url, headers, transport
+from gateway.cli.client import PROBE_SECONDS, RunningGateway, base_url, foreign, headers, transport
 from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
 from gateway.cli.findings import Finding, State, shown
 from gateway.cli.options import Command, config_option, configuration, port_option, url_option
@@ -122,6 +122,11 @@ def running(config: Config) -> Iterator[Finding]:
         with httpx.Client(transport=transport(server), base_url=base_url(server), timeout=PROBE_SECONDS) as client:
             health = client.get("/health")
         if health.status_code == 200 and "active_model" in health.text:
+            other = foreign(_status(config), config.source)
+            if other is not None:
+                cure = "ctxgate serve --port N runs this folder's beside it; --config asks after the other"
+                yield Finding("note", "gateway", f"runs at {address}, but with another configuration: {other}", cure)
+                return
             yield Finding("ok", "gateway", f"runs at {address}")
         else:
             cure = "stop it, or give the gateway another port: server.port"
@@ -142,8 +147,8 @@ def _machine() -> Machine:
     return replace(machine, unfit=frozenset({program})) if program is not None and not runs(program) else machine
 
 
-def _notes(config: Config) -> dict[str, str]:
-    """What the running gateway says of its engines, by model; nothing where it doesn't run."""
+def _status(config: Config) -> Any:
+    """What the running gateway says of itself; {} where it doesn't run, or doesn't say it."""
     import httpx
 
     if _tls(config) is not None:
@@ -153,10 +158,18 @@ def _notes(config: Config) -> dict[str, str]:
         transport=transport(server), base_url=base_url(server), headers=headers(server), timeout=PROBE_SECONDS
     ) as client:
         try:
-            models = client.get("/-/status").raise_for_status().json()["models"]
-            return {model["name"]: note for model in models if (note := (model["engine"] or {}).get("note"))}
-        except (httpx.HTTPError, ValueError, LookupError, TypeError, AttributeError):
+            return client.get("/-/status").raise_for_status().json()
+        except (httpx.HTTPError, ValueError):
             return {}
+
+
+def _notes(config: Config) -> dict[str, str]:
+    """What the running gateway says of its engines, by model; nothing where it doesn't run."""
+    try:
+        models = _status(config)["models"]
+        return {model["name"]: note for model in models if (note := (model["engine"] or {}).get("note"))}
+    except (LookupError, TypeError, AttributeError):
+        return {}
 
 
 def _model(config: Config, model: Model, machine: Machine, note: str | None) -> Finding:

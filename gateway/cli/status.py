@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.client import RunningGateway
+from gateway.cli.client import RunningGateway, foreign
 from gateway.cli.options import Command, config_option, json_option, port_option, url_option
 from gateway.cli.text import say
+from gateway.config import find
+from gateway.config.loader import NoConfig
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -49,12 +51,21 @@ def status(config: Path | None, url: str | None, port: int | None, once: bool, a
     Finds a gateway that was started with another --port or --uds by itself.
     """
     with RunningGateway(config, url, port, find=True) as gateway, contextlib.suppress(KeyboardInterrupt):
+        if url is None and config is None and not as_json:
+            _tell_whose(gateway)
         if as_json:
             say(json.dumps(gateway.ask("GET", "/-/status"), indent=2))
         elif once or not sys.stdout.isatty():
             _once(gateway)
         else:
             _live(gateway, max(SHORTEST_INTERVAL, interval))
+
+
+def _tell_whose(gateway: RunningGateway) -> None:
+    """Where it isn't that of the configuration here."""
+    with contextlib.suppress(NoConfig):
+        if (other := foreign(gateway.ask("GET", "/-/status"), find())) is not None:
+            say(f"ctxgate: the gateway at {gateway.url} has another configuration: {other}", file=sys.stderr)
 
 
 def _once(gateway: RunningGateway) -> None:

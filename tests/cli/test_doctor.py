@@ -65,7 +65,7 @@ def test_a_client(client: str, running: Path) -> None:
 def test_a_running_gateway(running: Path) -> None:
     done = ctxgate("doctor", "--config", running, cwd=running.parent, PATH="")
     assert done.returncode == 0, done.stdout
-    assert "ok     gateway: runs at" in done.stdout
+    assert "gateway: runs at" in done.stdout
     assert "ok     model tiny (active): can be started by xllamacpp" in done.stdout
     assert "tiny needs about" in done.stdout
 
@@ -104,6 +104,28 @@ def test_a_gateway_elsewhere_is_found(tmp_path: Path, uds: bool) -> None:
     gone = ctxgate("status", "--config", file, "--once", cwd=tmp_path)
     assert gone.returncode == 69
     assert "start it: ctxgate serve" in gone.stderr
+
+
+@pytest.mark.parametrize("same_port", [False, True])
+def test_the_gateway_of_another_folder_is_told_apart(tmp_path: Path, same_port: bool) -> None:
+    """Found by its process, or since it listens where ours would."""
+    text = "active_model: e\nmodels: {{e: {{runtime: echo}}}}\nserver: {{port: {}}}\n"
+    port = free_port()
+    (theirs := tmp_path / "theirs").mkdir()
+    (ours := tmp_path / "ours").mkdir()
+    other = config(theirs, text.format(port))
+    config(ours, text.format(port if same_port else free_port()))
+    with serving(theirs), answering(port):
+        for given in ((), ("--port", str(port))):
+            done = ctxgate("doctor", *given, cwd=ours)
+            assert (
+                f"note   gateway: runs at http://127.0.0.1:{port}, but with another configuration: {other}"
+                in done.stdout
+            )
+            done = ctxgate("status", "--once", *given, cwd=ours)
+            assert (done.returncode, f"has another configuration: {other}" in done.stderr) == (0, True)
+        assert ctxgate("status", "--once", cwd=theirs).stderr == ""
+        assert "ok     gateway" in ctxgate("doctor", cwd=theirs).stdout
 
 
 def test_an_address_that_is_none(tmp_path: Path) -> None:
