@@ -288,6 +288,11 @@ def test_a_gateway_with_keys_asks_for_one(page: Page, upstream: Upstream, tmp_pa
     with started(tmp_path, config, PAGE_KEY=key) as gateway:
         page.open(gateway.url)
         page.reads("needs a key", "This gateway answers only callers with a key.")
+        assert "doesn't know the key" not in page.text()
+        page.js("document.querySelector('dialog[open] input').focus()")
+        page.type("another-key")
+        page.press("Enter")
+        page.reads("The gateway doesn't know the key that you gave.")
         page.js("document.querySelector('dialog[open] input').focus()")
         page.type(key)
         page.press("Enter")

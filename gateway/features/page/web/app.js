@@ -59,7 +59,7 @@ function Dialog({title, open, onClose, children}) {
   </dialog>`;
 }
 
-function KeyDialog({open, onClose, asked}) {
+function KeyDialog({open, onClose, asked, problem}) {
   const input = useRef(null);
   const save = (event) => {
     event.preventDefault();
@@ -68,6 +68,7 @@ function KeyDialog({open, onClose, asked}) {
     onClose();
   };
   return html`<${Dialog} title="API key" open=${open} onClose=${onClose}>
+    ${asked && problem && html`<p class="problem" role="alert">${problem}</p>`}
     <p>${asked ? "This gateway answers only callers with a key." : "Only needed if the gateway requires one."}
       ${" "}The page shows the most with a key that has the scope <code>operations</code>:</p>
     <p><code>ctxgate keys add --scope operations --scope models --scope rooms</code></p>
@@ -145,7 +146,7 @@ function App() {
       ${known ? html`<${View} view=${view} query=${query} key=${view} />`
         : html`<p>There is no such view. <a href="#/live">Live</a></p>`}
     </main>
-    <${KeyDialog} open=${dialog === "key"} onClose=${() => open("")} asked=${asked} />
+    <${KeyDialog} open=${dialog === "key"} onClose=${() => open("")} asked=${asked} problem=${gateway.reason} />
     <${Help} open=${dialog === "help"} onClose=${() => open("")} />`;
 }
 

@@ -83,7 +83,7 @@ export async function* events(answer) {
 
 let wakeKey = () => {};
 export function needKey() {
-  become("key");
+  become("key", sessionStorage.getItem(KEY) ? "The gateway doesn't know the key that you gave." : "");
 }
 export function setKey(key) {
   if (key) sessionStorage.setItem(KEY, key);
