@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.gateway.double import Exchange
-from tests.hostile.running import Gateway, Upstream, configuration, started
+from tests.hostile.running import Gateway, Upstream, configuration, polite, started
 from tests.page.browser import Page
 from tests.page.conftest import QUESTION, needs_engine
 
@@ -58,9 +58,16 @@ def test_the_page_talks_to_a_room_and_a_foreign_page_cannot(page: Page, gateway:
     page.open(f"{gateway.url}/#/rooms")
     page.reads("No room yet")
     page.click("button", "New room")
+    type_into(page, "Name", "a room of mine")
+    page.choose("form label:nth-of-type(2) select", "m")
+    page.choose("form label:nth-of-type(3) select", "read")
+    page.click("form button", "Rent it")
     type_into(page, "Message to the agent", "Say something")
     page.click("form button", "Send")
-    page.reads("to the agent", "Say something", "Hello", "agent:turn_end")
+    page.reads("a room of mine", "to the agent", "Say something", "Hello", "the turn ended")
+    (room,) = gateway.ask("GET", "/llm/room").json["data"]
+    assert (room["metadata"], room["agents"][0]["model"]) == ({"name": "a room of mine"}, "m")
+    assert room["tool_policy"]["access"] == "read"
     rooms = len(gateway.ask("GET", "/llm/room").json["data"])
     page.open(f"http://evil.example:{gateway.port}/")
     assert "host_not_allowed" in page.reads("isn't called")
@@ -79,10 +86,14 @@ def test_a_room_whose_last_turn_failed_says_why(page: Page, gateway: Gateway, up
     upstream.script = refuses
     page.open(f"{gateway.url}/#/rooms")
     page.click("button", "New room")
+    page.click("form button", "Rent it")
     type_into(page, "Message to the agent", "Say something")
     page.click("form button", "Send")
     page.wait("Boolean(document.querySelector('section > .problem'))")
     assert "no seat is free" in page.js("document.querySelector('section > .problem').innerText")
+    upstream.script = polite
+    page.click("form button", "Wake")
+    page.reads("Hello", "the turn ended")
     page.open(f"{gateway.url}/#/playground")
     page.reads("Message")
 

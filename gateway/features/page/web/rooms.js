@@ -52,6 +52,14 @@ function added(list, event) {
 const facts = (values) => Object.entries(values)
   .filter(([name, value]) => value !== null && typeof value !== "object" && !name.endsWith("_id") && !name.endsWith("_seq"))
   .map(([name, value]) => `${name.replaceAll("_", " ")} ${value}`).join(", ");
+const WORDS = {
+  "room:rented": "the room was rented", "room:updated": "its settings changed", "room:idle": "it waits for a message",
+  "room:sleeping": "it sleeps", "room:failed": "the turn failed", "room:releasing": "it is being released",
+  "room:released": "it was released", "agent:turn_end": "the turn ended", "agent:turn_resumed": "the turn goes on",
+  "agent:interrupted": "the turn was interrupted", "agent:model_failed": "the model failed",
+  "history:compacted": "the beginning was summarised", "tool:call": "called", "tool:result": "answered",
+  "tool:missing": "isn't there", "tool:refused": "was refused", error: "error",
+};
 const HIDDEN = ["agent:model_call", "agent:output", "room:active", "agent:turn_start"]; // others say the same
 
 function Event({event, messages}) {
@@ -70,7 +78,7 @@ function Event({event, messages}) {
   }
   const called = type.startsWith("tool:");
   return html`<div class=${called ? "call" : "message soft"}>${called ? html`<b>${payload.name || payload.tool || ""}</b> ` : ""}
-    <span class=${type === "error" ? "bad" : ""}>${type}</span> ${when} ${called
+    <span class=${type === "error" ? "bad" : ""} title=${type}>${WORDS[type] || type}</span> ${when} ${called
       ? html`<pre>${JSON.stringify(payload.arguments || payload.result || payload, null, 1)}</pre>` : facts(payload)}</div>`;
 }
 
@@ -103,9 +111,36 @@ function Room({room}) {
     <form onSubmit=${say}><label>Message to the agent <textarea rows="2" value=${text}
         onInput=${(event) => type(event.target.value)}></textarea></label>
       <div class="bar"><button class="main">Send</button>
+        ${["failed", "sleeping"].includes(room.status) && html`<button type="button" title="Run the turn again, or a waiting message's"
+          onClick=${() => post("wake", {})}>Wake</button>`}
         <button type="button" onClick=${() => post("interrupt", {})}>Interrupt</button>
         <button type="button" onClick=${release}>Release</button></div></form>
   </section>`;
+}
+
+const ACCESS = [["", "no tools"], ["read", "tools that read"], ["edit", "tools that read and edit"], ["full", "all tools"]];
+
+// Asks for what a new room is to be, and rents it.
+function Rent({rent, onClose}) {
+  const {value} = useAnswer("/v1/models");
+  const [form, set] = useState({name: "", model: "", access: ""});
+  const field = (name) => (event) => set({...form, [name]: event.target.value});
+  const send = (event) => {
+    event.preventDefault();
+    rent({
+      ...(form.name.trim() && {metadata: {name: form.name.trim()}}),
+      ...(form.model && {agents: [{model: form.model}]}),
+      ...(form.access && {tool_policy: {access: form.access}}),
+    });
+  };
+  return html`<form onSubmit=${send}>
+    <label>Name <input value=${form.name} maxlength="64" onInput=${field("name")} /></label>
+    <label>Model <select value=${form.model} onChange=${field("model")}><option value="">default</option>
+      ${((value && value.data) || []).map((one) => html`<option value=${one.id}>${one.id}</option>`)}</select></label>
+    <label>Tools <select value=${form.access} onChange=${field("access")}>
+      ${ACCESS.map(([access, words]) => html`<option value=${access}>${words}</option>`)}</select></label>
+    <div class="bar"><button class="main">Rent it</button><button type="button" onClick=${onClose}>Cancel</button></div>
+  </form>`;
 }
 
 export default function Rooms({query}) {
@@ -115,10 +150,13 @@ export default function Rooms({query}) {
   const listed = (value && value.data) || [];
   const rooms = made && !listed.some((room) => room.id === made.id) ? [made, ...listed] : listed;
   const chosen = rooms.find((room) => room.id === query.id);
-  const rent = async () => {
+  const [asks, askFor] = useState(false);
+  const rent = async (json) => {
     try {
-      const {data} = await (await ask("/llm/room", {json: {}})).json();
+      const {data} = await (await ask("/llm/room", {json})).json();
       make(data);
+      fail(null);
+      askFor(false);
       location.hash = href("rooms", {id: data.id}).slice(1);
     } catch (found) {
       fail(found);
@@ -128,7 +166,8 @@ export default function Rooms({query}) {
   return html`<h1>Rooms</h1>
     ${(problem || error) && html`<${Problem} error=${problem || error} />`}
     <div class="split"><div>
-      <div class="bar"><button onClick=${rent}>New room</button></div>
+      ${asks ? html`<${Rent} rent=${rent} onClose=${() => askFor(false)} />`
+        : html`<div class="bar"><button onClick=${() => askFor(true)}>New room</button></div>`}
       ${rooms.length > 0 && html`<${Table} label="Rooms">${rooms.map((room) => html`
         <tr class=${room.id === query.id ? "chosen" : ""}><td><a href=${href("rooms", {id: room.id})}>${
           room.metadata.name || room.purpose || room.id.slice(0, 8)}</a></td>
