@@ -308,6 +308,9 @@ def test_it_fits_every_window(width: int, dark: bool, page: Page, gateway: Gatew
         page.open(f"{gateway.url}/#/{place}")
         page.wait("document.querySelector('main h1') && !document.querySelector('.late')")
         assert page.js("document.documentElement.scrollWidth") <= width, place
+        if place == "models":
+            places = "[...document.querySelectorAll('tbody tr button')].map(one => one.getBoundingClientRect())"
+            assert page.js(f"{places}.every(place => place.left >= 0 && place.right <= innerWidth)")
 
 
 OTHERS = ("playground", "rooms")

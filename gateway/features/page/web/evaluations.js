@@ -49,7 +49,7 @@ export default function Evaluations({query}) {
       ${list.map((one) => html`<tr class=${one.id === query.id ? "chosen" : ""}>
         <td><a href=${href("evaluations", {id: one.id})}>${one.id}</a></td>
         <td>${(one.created || "").replace("T", " ").replace("Z", "")}</td><td>${one.target && one.target.model}</td>
-        <td>${one.suite && one.suite.id}</td><td><${Share} share=${one.summary && one.summary.overall} /></td>
+        <td>${one.suite && one.suite.id}</td><td class="stays"><${Share} share=${one.summary && one.summary.overall} /></td>
         <td>${one.complete ? (one.gate ? one.gate.verdict : "no baseline") : "incomplete"}</td></tr>`)}</${Table}>`}
     ${value && !list.length && html`<section class="empty"><h2>No evaluation yet</h2>
       <p>A model test asks a model to call tools, some hundred times, and says how often it does so rightly. Run one, and

@@ -116,7 +116,7 @@ function Row({model, listed, gateway, open, done}) {
       <td class="number">${speeds(gateway.requests, model.name)}</td>
       <td class="number">${count(good)}</td>
       <td class="number">${bad ? html`<a class="bad" href=${href("live", {model: model.name, outcome: "failed"})}>${count(bad)}</a>` : 0}</td>
-      <td><${Button} model=${model} listed=${listed} done=${done} /></td>
+      <td class="stays"><${Button} model=${model} listed=${listed} done=${done} /></td>
     </tr>
     ${open && html`<tr class="expanded"><td colspan="9"><${More} model=${model} listed=${listed} /></td></tr>`}`;
 }
