@@ -286,7 +286,7 @@ class ModelEntry(RuntimeEntry):
     enforcement: Enforcement | None = Field(
         default=None,
         description="What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
-        "checking answers; engine: the engine alone, unchecked.",
+        "checking answers; engine: the engine alone, checked at the end.",
     )
     call_deltas: CallDeltas | None = Field(
         default=None,

@@ -158,7 +158,8 @@ class Terms(Struct, frozen=True, eq=False):
             return None
         if self.method == "grammar" and not by_grammar:
             return Enforced("checked", self.check)
-        return Enforced(self.method, self.check if self.method == "checked" else None)
+        certain = self.method == "grammar" and self.check is not None and self.check.constraint.kind == "call"
+        return Enforced(self.method, None if certain else self.check)
 
 
 class Prepared(Struct, frozen=True):
@@ -343,7 +344,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         reader = next((each for each in (reader, can.dialect) if not each.untouched), None) or registry.get("auto")
         raw = free_text(reader)
     check = None
-    if wanted is not None and method in ("checked", "grammar"):
+    if wanted is not None:
         check = Check(wanted, request.tools, settings.compile)
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked

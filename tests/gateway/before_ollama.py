@@ -39,10 +39,10 @@ async def before(double: OllamaDouble, model: str = "m", **settings: Any) -> Asy
 
 
 async def ask(
-    gateway: Running, api: str, text: str, *, stream: bool, tools: list[Json] | None = None, **more: Any
+    gateway: Running, api: str, said: str, /, *, stream: bool, tools: list[Json] | None = None, **more: Any
 ) -> Said:
     """more: further fields in the words of the API. tools: as chat completions declare them."""
-    messages = [{"role": "user", "content": text}]
+    messages = [{"role": "user", "content": said}]
     body: Json = {"model": "m", "stream": stream}
     functions = [tool["function"] for tool in tools or ()]
     match api:
@@ -53,7 +53,7 @@ async def ask(
             body |= {"messages": messages, "max_tokens": 200}
             declared = [{"name": one["name"], "input_schema": one["parameters"]} for one in functions]
         case _:
-            body |= {"input": text, "store": False}
+            body |= {"input": said, "store": False}
             declared = [{"type": "function", **one} for one in functions]
     if tools:
         body["tools"] = declared

@@ -373,3 +373,70 @@ async def test_nothing_that_the_gateway_sends_loads_the_model_again() -> None:
         assert (await gateway.ask({"model": "m", "keep_alive": 60}, "/api/generate")).status == 200
         assert (await gateway.ask(chat(n=2))).status == 200
     assert ollama.loads == [{"num_ctx": 4096}]
+
+
+# Schemas that make no grammar
+
+NUMBER: Json = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+DROPPED: dict[str, Json] = {
+    "not": {**NUMBER, "not": {"required": ["m"]}},
+    "unique items": {**NUMBER, "properties": {"n": {"type": "integer"}, "l": {"type": "array", "uniqueItems": True}}},
+    "not, nested": {**NUMBER, "properties": {"n": {"type": "integer", "not": {"const": 0}}}},
+    "not, in a choice": {"anyOf": [{**NUMBER, "not": {"required": ["m"]}}]},
+    "not, in an item": {"type": "object", "required": ["n"], "properties": {"n": {"items": {"not": {"type": "null"}}}}},
+}
+
+
+def formatted(api: str, schema: Json) -> Json:
+    """A JSON Schema for the answer, in the words of the API."""
+    match api:
+        case "chat":
+            return {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": schema}}}
+        case "messages":
+            return {"output_config": {"format": {"type": "json_schema", "schema": schema}}}
+    return {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}}
+
+
+@everyhow
+@pytest.mark.parametrize("name", DROPPED)
+async def test_a_dropped_schema_is_noticed(api: str, stream: bool, name: str) -> None:
+    """The model writes words, until it is told what is wanted."""
+
+    def script(asked: Json) -> tuple[str, list[Json]]:
+        return ('{"n": [1]}' if name == "not, in an item" else '{"n": 1}') if len(
+            asked["messages"]
+        ) > 1 else "Hello!", []
+
+    ollama = double(script=script)
+    async with before(ollama) as gateway:
+        said = await ask(gateway, api, "hi", stream=stream, **formatted(api, DROPPED[name]))
+    assert said.status == 200, said.error
+    assert "n" in json.loads(said.text)
+    assert len(ollama.requests) == 2
+
+
+@everyhow
+@pytest.mark.parametrize("name", DROPPED)
+async def test_a_model_that_never_holds_to_it_is_an_error(api: str, stream: bool, name: str) -> None:
+    async with before(double(script=lambda _: ("Hello!", []))) as gateway:
+        said = await ask(gateway, api, "hi", stream=stream, **formatted(api, DROPPED[name]))
+    assert (said.status, "3 attempts" in said.error["message"]) == (422, True)
+
+
+@everyhow
+@pytest.mark.parametrize("schema", [{"type": "wish"}, {"$ref": "#/nowhere"}, {"type": ["object", "any"]}])
+async def test_a_schema_that_is_none_is_refused(api: str, stream: bool, schema: Json) -> None:
+    async with before(double()) as gateway:
+        said = await ask(gateway, api, "hi", stream=stream, **formatted(api, schema))
+    assert said.status == 400
+
+
+@everyhow
+async def test_half_of_an_object_is_not_one(api: str, stream: bool) -> None:
+    def script(_: Json) -> tuple[str | list[str], list[Json]]:
+        return ['{"n": ', "1", "1", "1"], []
+
+    async with before(double(script=script, endless=lambda _: True)) as gateway:
+        said = await ask(gateway, api, "hi", stream=stream, **formatted(api, NUMBER))
+    assert said.status == (500 if stream else 422)
+    assert "not JSON" in said.error["message"]

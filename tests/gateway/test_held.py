@@ -195,13 +195,116 @@ async def test_who_leaves_while_the_model_is_asked_again_frees_the_engine(http: 
         await exchange.gone
 
 
-async def test_a_server_that_is_trusted_is_not_checked(http: str) -> None:
-    async with running(PROSE, http=http, enforcement="engine") as gateway:
+TRUSTED: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]] = {
+    "at once": ({"response_format": BY_SCHEMA}, [says(GOOD)], GOOD, [], 1),
+    "behind white space": ({"response_format": BY_SCHEMA}, [says(f"  {GOOD}")], GOOD, [], 1),
+    "an object": ({"response_format": {"type": "json_object"}}, [says(GOOD)], GOOD, [], 1),
+    "cut, and that told": ({"response_format": BY_SCHEMA}, [says(CUT, reason="length")], CUT, [], 1),
+    "words": ({"response_format": BY_SCHEMA}, [PROSE, says(GOOD)], GOOD, [], 2),
+    "words twice": ({"response_format": BY_SCHEMA}, [PROSE, PROSE, says(GOOD)], GOOD, [], 3),
+    "a fence": ({"response_format": BY_SCHEMA}, [says(FENCED)], GOOD, [], 1),
+    "nothing": ({"response_format": BY_SCHEMA}, [says(""), says(GOOD)], GOOD, [], 2),
+    "a number": ({"response_format": BY_SCHEMA}, [says("1"), says(GOOD)], GOOD, [], 2),
+    "required": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        [says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        1,
+    ),
+    "no call": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        [PROSE, says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        2,
+    ),
+    "JSON or a call": (
+        {"tools": [WEATHER], "response_format": BY_SCHEMA},
+        [says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        1,
+    ),
+}
+"""What a server that is trusted says, and the client gets."""
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", TRUSTED)
+async def test_a_server_that_is_trusted_is_checked_at_the_end(http: str, name: str, stream: bool) -> None:
+    fields, scripts, content, calls, attempts = TRUSTED[name]
+    async with running(*scripts, http=http, enforcement="engine") as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert answer.status == 200
+        assert len(gateway.engine.requests) == attempts
+    if not stream:
+        assert answer.headers["x-ctxgate-enforced"] == ("engine" if attempts == 1 else f"engine; attempts={attempts}")
+    if attempts > 1:
+        assert folded(answer) == (content, calls, {"by": "engine", "attempts": attempts})
+    elif stream:
+        said = from_stream(answer.events[:-1])[0]
+        assert (
+            said.content.strip("`json\n ") + CUT[-1] * (content == CUT),
+            [(c.name, c.arguments) for c in said.calls],
+        ) == (content, calls)
+        assert b"enforced" not in answer.body
+    else:
+        message = answer.json["choices"][0]["message"]
+        assert [c["function"]["name"] for c in message.get("tool_calls") or ()] == [name for name, _ in calls]
+        assert (message["content"] or "") == content
+
+
+WRONG_AT_THE_END: dict[str, str] = {
+    "a wrong type": '{"n": "x"}',
+    "a missing property": "{}",
+    "an array": "[1, 2]",
+    "half of it": '{"n": ',
+    "more behind it": '{"n": 1} That is all.',
+    "no number": '{"n": None}',
+    "two values": '{"n": 1}{"n": 2}',
+    "bad nesting": '{"n": [1}',
+}
+
+
+@pytest.mark.parametrize("name", WRONG_AT_THE_END)
+async def test_a_stream_that_goes_wrong_after_it_began_ends_in_an_error(http: str, name: str) -> None:
+    async with running(says(WRONG_AT_THE_END[name]), http=http, enforcement="engine") as gateway:
+        answer = await gateway.ask(chat(stream=True, response_format=BY_SCHEMA))
+        assert len(gateway.engine.requests) == 1
+    *payloads, last, done = answer.events
+    assert (json.loads(last)["error"]["code"], done) == ("structured_output_invalid", b"[DONE]")
+    chunks = [json.loads(payload) for payload in payloads]
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == WRONG_AT_THE_END[name]
+    assert not any(c["choices"][0]["finish_reason"] for c in chunks)
+
+
+@pytest.mark.parametrize("name", WRONG_AT_THE_END)
+async def test_a_whole_answer_that_is_wrong_is_asked_for_again(http: str, name: str) -> None:
+    async with running(says(WRONG_AT_THE_END[name]), says(GOOD), http=http, enforcement="engine") as gateway:
         answer = await gateway.ask(chat(response_format=BY_SCHEMA))
-        assert (answer.status, answer.headers["x-ctxgate-enforced"]) == (200, "engine")
-        assert answer.json == completion("It is one.")
-        streamed = await gateway.ask(chat(stream=True, response_format=BY_SCHEMA))
-        assert from_stream(streamed.events[:-1])[0].content == "It is one."
+    assert folded(answer) == (GOOD, [], {"by": "engine", "attempts": 2})
+
+
+async def test_a_trusted_stream_is_not_held_back(http: str) -> None:
+    go = asyncio.Event()
+
+    async def slowly(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("", role="assistant"), chunk('{"n"'))
+        await go.wait()
+        await exchange.event(chunk(": 1}"), chunk(reason="stop"))
+        await exchange.end()
+
+    async with running(slowly, http=http, enforcement="engine") as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True, response_format=BY_SCHEMA))
+        await client.head()
+        seen = b""
+        while b'{\\"n\\"' not in seen:
+            seen += await client.part()
+        go.set()
+        rest = b"".join([part async for part in client.parts()])
+        assert rest.endswith(b"data: [DONE]\n\n")
 
 
 async def test_an_answer_without_constraints_says_nothing_of_them(http: str) -> None:
