@@ -286,7 +286,8 @@ class ModelEntry(RuntimeEntry):
     enforcement: Enforcement | None = Field(
         default=None,
         description="What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by "
-        "checking answers; engine: the engine alone, checked at the end.",
+        "checking answers; engine: the engine alone, checked at the end; response_format: the same for "
+        "this field alone, which then forces calls, too.",
     )
     call_deltas: CallDeltas | None = Field(
         default=None,

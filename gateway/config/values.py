@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ToolPrompt = Literal["auto", "template", "system", "both"]
 ToolWording = Literal["brief", "examples"]
 ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
-Enforcement = Literal["auto", "engine"]
+Enforcement = Literal["auto", "engine", "response_format"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]

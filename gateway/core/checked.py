@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from gateway.core.run import Asked, Asker, Run
-from gateway.errors import GatewayError
+from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.observe.request_log import outcome_of
 from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, ends
 from gateway.wire.chat import ChatRequest
@@ -53,6 +53,7 @@ class CheckedRun(Run):
             check = partial(enforced.check.whole, broken_off=self._broken_off)
             judged = await self._route.schemas.run(check, body, enforced.report(self._attempt))
             if isinstance(judged, bytes):
+                self._conforms()
                 return judged
             await self._ask_again(enforced.check, *judged)
 
@@ -77,7 +78,7 @@ class CheckedRun(Run):
             check = partial(enforced.check.stream, broken_off=self._broken_off)
             judged = await self._route.schemas.run(check, buffer.payloads, enforced.report(self._attempt))
             if isinstance(judged, list):
-                self._given = True
+                self._conforms()
                 return judged
             await self._ask_again(enforced.check, *judged)
         return await super().payloads() if self._seen is None else await self._passed(self._seen)
@@ -100,6 +101,7 @@ class CheckedRun(Run):
         )
         if isinstance(judged, tuple):
             raise self._unmet(enforced.check, judged[1])
+        self._conforms()
         # The last payloads of `judged` are these, with the report.
         return judged[-len(tail) :] if report is not None else tail
 
@@ -114,9 +116,26 @@ class CheckedRun(Run):
             raise self._unmet(check, fault)
         self._attempt += 1
         attempt, original = self._attempt, self._original
-        self._request = again = original.continued(check.again(message, fault))
+        again = original.continued(check.again(message, fault))
+        if self._request.by_format:
+            self._route.learn_format(forces=False)
+        again.by_format = check.constraint.kind == "call" and self._route.may_force_calls()
+        self._request = again
         original.progress = lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {again.progress()}"
-        await self._ask(again)
+        try:
+            await self._ask(again)
+        except ProviderInvalidRequest:
+            if not again.by_format:
+                raise
+            # A server that doesn't know the field.
+            self._route.learn_format(forces=False)
+            again.by_format = False
+            await self._ask(again)
+
+    def _conforms(self) -> None:
+        self._given = True
+        if self._request.by_format:
+            self._route.learn_format(forces=True)
 
     def _unmet(self, check: Check, fault: str) -> GatewayError:
         error = check.unmet(fault, self._attempt)

@@ -11,6 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
+from msgspec.structs import replace as replaced
 
 from gateway import backends
 from gateway.answer.capture import recorded
@@ -82,7 +83,9 @@ class Route:
             write=schemas.pool.grammar,
             call_deltas=model.call_deltas,
             measure=schemas.pool.measure,
+            calls_by_format=model.enforcement == "response_format",
         )
+        self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
         self._no_repeats = model.call_threshold is not None
         self._terms = TermsCache()
         self._limits = limits
@@ -268,6 +271,15 @@ class Route:
             terms = work_out(request, self._settings, can)
         self._terms.keep(request, can, terms)
         return terms
+
+    def may_force_calls(self) -> bool:
+        return self._may_force_calls
+
+    def learn_format(self, *, forces: bool) -> None:
+        if self._may_force_calls:
+            self._may_force_calls = False
+            self._settings = replaced(self._settings, calls_by_format=forces)
+            self._terms = TermsCache()
 
     def ended(self, run: Run) -> None:
         """Logs a closed run."""

@@ -422,7 +422,10 @@ def instance(schema: Any, root: Json) -> Any:
     match kinds[0] if isinstance(kinds, list) else kinds:
         case "object":
             known = schema.get("properties") or {}
-            return {name: instance(known.get(name, {}), root) for name in schema.get("required") or known}
+            return {
+                name: instance(known.get(name, {}), root)
+                for name in (known if schema.get("required") is None else schema["required"])
+            }
         case "array":
             return [instance(schema.get("items", {}), root)] * max(1, schema.get("minItems", 1))
         case "integer" | "number":

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from normalizers import registry
 from tests.backends.ollama_double import RECORDED, OllamaDouble
-from tests.gateway.before_ollama import APIS, ask, before
+from tests.gateway.before_ollama import APIS, ask, before, named, required
 from tests.gateway.client import chat
 from tests.gateway.double import Json
 
@@ -440,3 +441,73 @@ async def test_half_of_an_object_is_not_one(api: str, stream: bool) -> None:
         said = await ask(gateway, api, "hi", stream=stream, **formatted(api, NUMBER))
     assert said.status == (500 if stream else 422)
     assert "not JSON" in said.error["message"]
+
+
+# Calls by `format`
+
+SEARCH: Json = {
+    "type": "function",
+    "function": {
+        "name": "search",
+        "parameters": {
+            "type": "object",
+            "$defs": {"Term": {"type": "string", "minLength": 2}},
+            "properties": {"terms": {"type": "array", "items": {"$ref": "#/$defs/Term"}, "uniqueItems": True}},
+            "required": ["terms"],
+        },
+    },
+}
+BARE: Json = {"type": "function", "function": {"name": "now", "parameters": {}}}
+
+
+@everyhow
+@pytest.mark.parametrize("format", ["native_json", "hermes", "llama3_json", "pythonic", "mistral"])
+async def test_a_call_is_certain(api: str, stream: bool, format: str) -> None:
+    """The model never calls by itself."""
+    ollama = double(script=lambda _: ("No.", []))
+    async with before(ollama, tool_call_format=format) as gateway:
+        one = await ask(
+            gateway, api, "hi", stream=stream, tools=[WEATHER, SEARCH, BARE], tool_choice=named(api, "search")
+        )
+        any_ = await ask(gateway, api, "hi", stream=stream, tools=[WEATHER, SEARCH, BARE], tool_choice=required(api))
+    assert (one.calls, one.text) == ([("search", {"terms": ["xx"]})], "")
+    assert (any_.calls, any_.text) == ([("get_weather", {"city": "x"})], "")
+    assert len(ollama.requests) == 2
+
+
+@pytest.mark.parametrize("unmarked", ["never", "last"])
+@pytest.mark.parametrize("prompt", ["template", "system"])
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_call_is_certain_whatever_the_settings(unmarked: Any, prompt: str, stream: bool) -> None:
+    custom = registry.define({"like": "hermes", "unmarked": unmarked})
+    settings = {"tool_call_format": custom.name, "custom_format": custom, "tool_prompt": prompt}
+    async with before(double(script=lambda _: ("No.", [])), **settings) as gateway:
+        said = await ask(gateway, "chat", "hi", stream=stream, tools=[WEATHER], tool_choice="required")
+    assert said.calls == [("get_weather", {"city": "x"})]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_hundred_of_a_hundred(stream: bool) -> None:
+    ollama = double(script=lambda _: ("No.", []))
+    made = [
+        {"type": "function", "function": {**WEATHER["function"], "name": f"tool_{at}", "strict": at % 2 == 0}}
+        for at in range(10)
+    ]
+    async with before(ollama) as gateway:
+        for at in range(50):
+            choice = {"type": "function", "function": {"name": f"tool_{at % 10}"}}
+            one = await ask(gateway, "chat", f"{at}", stream=stream, tools=made, tool_choice=choice)
+            any_ = await ask(gateway, "chat", f"{at}", stream=stream, tools=made, tool_choice="required")
+            assert [name for name, _ in one.calls + any_.calls] == [f"tool_{at % 10}", "tool_0"]
+    assert len(ollama.requests) == 100
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+async def test_a_forced_call_that_is_broken_off_is_asked_for_again(stream: bool) -> None:
+    ollama = double(
+        script=lambda asked: ('{"name": "get_weather", "arg' if len(asked["messages"]) == 1 else "", []),
+        endless=lambda asked: len(asked["messages"]) == 1,
+    )
+    async with before(ollama) as gateway:
+        said = await ask(gateway, "chat", "hi", stream=stream, tools=[WEATHER], tool_choice="required")
+    assert said.calls == [("get_weather", {"city": "x"})]

@@ -307,6 +307,64 @@ async def test_a_trusted_stream_is_not_held_back(http: str) -> None:
         assert rest.endswith(b"data: [DONE]\n\n")
 
 
+# A server that holds to `response_format` and ignores `tool_choice`
+
+ANY: Json = {"tools": [WEATHER, NOW], "tool_choice": "required"}
+NAMED: Json = {"tools": [WEATHER, NOW], "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+BY_TEXT = says('{"name": "weather", "arguments": {"city": 1}}')
+CALLED = [("weather", '{"city": 1}')]
+
+
+async def refuses(exchange: Exchange) -> None:
+    await exchange.whole({"error": {"message": "response_format is not supported"}}, status=400)
+
+
+def names_sent(exchange: Exchange) -> tuple[bool, bool]:
+    """Whether it was asked by a format of calls, and by `tool_choice`."""
+    format = exchange.json.get("response_format") or {}
+    return format.get("json_schema", {}).get("name") == "call", "tool_choice" in exchange.json
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fields", [ANY, NAMED], ids=["any", "named"])
+async def test_what_forces_calls_is_learnt(http: str, fields: Json, stream: bool) -> None:
+    scripts = (PROSE, BY_TEXT, BY_TEXT, says(GOOD))
+    async with running(*scripts, http=http) as gateway:
+        first = await gateway.ask(chat(stream=stream, **fields))
+        second = await gateway.ask(chat(**fields))
+        third = await gateway.ask(chat(response_format=BY_SCHEMA))
+        sent = [names_sent(exchange) for exchange in gateway.engine.requests]
+    assert folded(first)[1:] == (CALLED, {"by": "engine", "attempts": 2})
+    assert sent == [(False, True), (True, False), (True, False), (False, False)]
+    assert second.headers["x-ctxgate-enforced"] == third.headers["x-ctxgate-enforced"] == "engine"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("second", [refuses, PROSE], ids=["refused", "ignored"])
+async def test_and_so_is_what_does_not(http: str, second: Script, stream: bool) -> None:
+    called = says("", ("weather", '{"city": 1}'))
+    scripts = (PROSE, second, called, PROSE, called)
+    async with running(*scripts, http=http) as gateway:
+        first = await gateway.ask(chat(stream=stream, **ANY))
+        again = await gateway.ask(chat(stream=stream, **ANY))
+        sent = [names_sent(exchange) for exchange in gateway.engine.requests]
+    assert folded(first)[1] == folded(again)[1] == CALLED
+    assert sent == [(False, True), (True, False), (False, True), (False, True), (False, True)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fields", [ANY, NAMED], ids=["any", "named"])
+async def test_config_can_say_so_at_once(http: str, fields: Json, stream: bool) -> None:
+    async with running(BY_TEXT, http=http, enforcement="response_format") as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert names_sent(gateway.engine.requests[0]) == (True, False)
+    if stream:
+        assert [(c.name, c.arguments) for c in from_stream(answer.events[:-1])[0].calls] == CALLED
+    else:
+        assert answer.headers["x-ctxgate-enforced"] == "engine"
+        assert answer.json["choices"][0]["finish_reason"] == "tool_calls"
+
+
 async def test_an_answer_without_constraints_says_nothing_of_them(http: str) -> None:
     async with running(PROSE, http=http) as gateway:
         for fields in ({}, {"response_format": {"type": "text"}}, {"tools": [NOW], "tool_choice": "auto"}):
