@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
@@ -25,6 +27,7 @@ from gateway.errors import (
 )
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.control_tokens import ControlTokens, may_be_one
 from gateway.wire.engine import BROKEN_OFF, Fixup
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 
@@ -143,8 +146,27 @@ class OllamaReply(Reply):
         return {"done": True, "done_reason": "length", "prompt_eval_count": await self._count(), "eval_count": written}
 
 
+class _Vocabulary(Struct, rename={"tokens": "tokenizer.ggml.tokens", "types": "tokenizer.ggml.token_type"}):
+    tokens: list[str] | None = None
+    types: list[int] | None = None
+
+
+class _Verbose(Struct):
+    """What a verbose answer of /api/show says of the vocabulary. Nothing else of its megabytes is decoded."""
+
+    model_info: _Vocabulary | None = None
+
+
+CONTROL = 3
+"""The type of control tokens in GGUF's `tokenizer.ggml.token_type`."""
+
+MAX_VOCABULARY = 64 * 1024 * 1024
+"""Bytes of such an answer, with every token and merge."""
+
+
 class OllamaBackend(OpenAIBackend):
     chat_path = "/api/chat"
+    escapes = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
@@ -155,6 +177,7 @@ class OllamaBackend(OpenAIBackend):
         )
         self._shown: dict[str, Any] | None = None
         self._version: tuple[int, ...] | None = None
+        self._control: ControlTokens | None = None
         given = {option: getattr(model.engine, key) for key, option in LAUNCH.items()}
         self._settings = {option: value for option, value in given.items() if value is not None}
         if model.context_window is not None:
@@ -283,6 +306,12 @@ class OllamaBackend(OpenAIBackend):
         template = _template(await self.shown())
         return ".ToolCalls" in template or ".Tools" not in template
 
+    async def control_tokens(self) -> ControlTokens:
+        """Read from /api/show, once; empty if it doesn't tell the vocabulary. Their texts are broken, not cut."""
+        if self._control is None:
+            self._control = await asyncio.to_thread(_control_tokens, await self._show(verbose=True))
+        return self._control
+
     async def about(self) -> About:
         shown = await self.shown()
         info = shown.get("model_info")
@@ -310,11 +339,12 @@ class OllamaBackend(OpenAIBackend):
             return ProviderInvalidResponse(f"the model wrote a tool call that Ollama can't parse: {message}")
         return super().error(status, body)
 
-    async def _show(self) -> bytes:
+    async def _show(self, *, verbose: bool = False) -> bytes:
         """Asks /api/show for the model. Raises WeightsMissing if Ollama doesn't have it."""
-        response = await self.upstream.request(self._show_head, encode({"model": self.model.upstream_name}))
+        asked = {"model": self.model.upstream_name, **({"verbose": True} if verbose else {})}
+        response = await self.upstream.request(self._show_head, encode(asked))
         try:
-            body = await response.read(MAX_ERROR_BODY * 16)
+            body = await response.read(MAX_VOCABULARY)
         finally:
             response.close()
         if response.status != 200:
@@ -339,6 +369,18 @@ class EmbeddingsReply(Reply):
 
     def close(self) -> None:
         self._response.close()
+
+
+def _control_tokens(shown: bytes) -> ControlTokens:
+    try:
+        known = _decode_verbose(shown).model_info or _Vocabulary()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        known = _Vocabulary()
+    of_type = zip(known.tokens or (), known.types or (), strict=False)
+    return ControlTokens({text: () for text, kind in of_type if kind == CONTROL and may_be_one(text)})
+
+
+_decode_verbose = msgspec.json.Decoder(_Verbose).decode
 
 
 def _template(shown: dict[str, Any]) -> str:
