@@ -7,7 +7,7 @@ differ. A payload that needs no change passes byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -241,7 +241,10 @@ class Answer:
 
     def warnings(self) -> list[dict[str, str]]:
         """Problems in the answer, each with a `code` and the `text` concerned."""
-        return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
+        return [*self._engine_warnings(), *(one for choice in self.choices.values() for one in choice.all_warnings())]
+
+    def _engine_warnings(self) -> Sequence[dict[str, str]]:
+        return self._fixup.warnings if self._fixup is not None else ()
 
     @property
     def unread(self) -> bool:
@@ -546,7 +549,7 @@ class Answer:
     def _report(self, *choices: _Choice) -> dict[str, Any]:
         """The `ctxgate` extension field: repairs, warnings and the decision."""
         report: dict[str, Any] = {"healed": self.healed} if self.healed else {}
-        warnings = [warning for choice in choices for warning in choice.all_warnings()]
+        warnings = [*self._engine_warnings(), *(warning for choice in choices for warning in choice.all_warnings())]
         if warnings:
             report["warnings"] = warnings
         if (mended := _mended(choices)) != "none":

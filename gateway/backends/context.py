@@ -66,6 +66,9 @@ SPARE_TOKENS = 256
 
 def may_exceed(fields: dict[str, Raw], window: int) -> bool:
     """Whether the prompt could exceed the window. A token has at least one byte, so False is certain."""
-    tools = fields.get("tools")
-    size = len(bytes(fields["messages"])) + (len(bytes(tools)) if tools is not None else 0)
-    return size + SPARE_TOKENS >= window
+    return prompt_size(fields) + SPARE_TOKENS >= window
+
+
+def prompt_size(fields: dict[str, Raw]) -> int:
+    """Bytes of a request's prompt, a chat or a text."""
+    return sum(len(bytes(fields[name])) for name in ("messages", "tools", "prompt") if name in fields)

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
-from msgspec import Raw
+import msgspec
+from msgspec import Raw, Struct
 
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
-from gateway.backends.base import Address, Reply
-from gateway.backends.context import exceeded, may_exceed
+from gateway.backends.base import Address, Backend, Endpoint, Reply
+from gateway.backends.context import context_length_exceeded, exceeded, may_exceed, prompt_size
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
+    ProviderUnavailable,
     WeightsMissing,
 )
 from gateway.upstream import Response
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.control_tokens import ControlTokens, may_be_one
+from gateway.wire.engine import BROKEN_OFF, Fixup
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
 
 FIRST_WITH_TRUNCATE = (0, 12, 6)
 """The first version with `truncate: false`, which keeps Ollama from cutting a prompt."""
+
+BYTES_PER_TOKEN = 2
+"""A prompt with fewer bytes for each token of the window fits, but for rare ones: see the end of its answer."""
 
 DEFAULT_WINDOW = 2048
 """Smallest default context window of any Ollama version, in tokens."""
@@ -40,17 +50,63 @@ LAUNCH = {
 """Keys of config.yaml → Ollama's `options`, with which it loads the model."""
 
 
-class OllamaReply(Reply):
-    """A reply from `/api/chat`: one JSON object, or a stream of JSON lines."""
+RESTARTS = re.compile(r"unexpected EOF|llama-server process has terminated", re.IGNORECASE)
+"""How Ollama says that its runner ended before an answer began. It starts another one for the next request."""
 
-    def __init__(self, response: Response, chat: ollama_chat.Chat) -> None:
+CURES = (
+    (
+        re.compile(r"tools param requires --jinja"),
+        "the model was made from a GGUF file without a template, so Ollama can't show it tools",
+        "give it a TEMPLATE in its Modelfile, or set a tool_call_format and `tool_prompt: system` in config.yaml",
+    ),
+    (
+        re.compile(r"does not support tools"),
+        "the model's template has no place for tools",
+        "set a tool_call_format and `tool_prompt: system` in config.yaml",
+    ),
+)
+"""Ollama's words, what they mean, and the cure."""
+
+
+class OllamaReply(Reply):
+    """The answer to one request: JSON objects, or streams of JSON lines, one for each choice.
+
+    response: of the first choice. ask: sends the request for another choice. count: the tokens of its prompt.
+    """
+
+    def __init__(
+        self,
+        response: Response,
+        chat: ollama_chat.Chat,
+        ask: Callable[[int], Awaitable[Response]],
+        count: Callable[[], Awaitable[int]],
+    ) -> None:
+        self.fixup = Fixup()
+        self._warnings: list[dict[str, str]] = []
+        self.fixup.warnings = self._warnings
         self._response = response
         self._chat = chat
+        self._ask = ask
+        self._count = count
+        self._asked = 1
         self._rest = b""
         self.done = False
 
+    def warn(self, code: str, text: str) -> None:
+        self._warnings.append({"code": code, "text": text})
+
     async def whole(self) -> bytes:
-        return self._chat.whole(await self._response.read())
+        answers = []
+        while True:
+            body = await self._response.read()
+            answer = json_object(body)
+            if answer.get("done") is False:
+                text = str(answer.get("response") or (answer.get("message") or {}).get("content") or "")
+                answer |= await self._broken_off(-(-len(text.encode()) // ollama_chat.BYTES_PER_TOKEN))
+            answers.append(answer)
+            if "error" in answer or not self._chat.next_choice():
+                return self._chat.whole(body, answers)
+            await self._ask_again()
 
     async def payloads(self) -> list[bytes]:
         while not self.done:
@@ -62,7 +118,12 @@ class OllamaReply(Reply):
             payloads: list[bytes] = []
             for line in filter(None, map(bytes.strip, lines)):
                 payloads += self._chat.chunks(line)
-            self.done = self._chat.done
+            if not data and not self._chat.done and self._chat.lines:
+                payloads += self._chat.translated(await self._broken_off(self._chat.lines))
+            if self._chat.done:
+                self.done = not self._chat.next_choice()
+                if not self.done:
+                    await self._ask_again()
             if payloads or not data:
                 return payloads
         return []
@@ -73,30 +134,132 @@ class OllamaReply(Reply):
         else:
             self._response.close()
 
+    async def _ask_again(self) -> None:
+        self._response.finish()
+        self._rest = b""
+        self._response = await self._ask(self._asked)
+        self._asked += 1
+
+    async def _broken_off(self, written: int) -> dict[str, Any]:
+        """The end of an answer that has none. written: its tokens."""
+        self.warn(BROKEN_OFF, ollama_chat.BROKEN_OFF)
+        return {"done": True, "done_reason": "length", "prompt_eval_count": await self._count(), "eval_count": written}
+
+
+class _Vocabulary(Struct, rename={"tokens": "tokenizer.ggml.tokens", "types": "tokenizer.ggml.token_type"}):
+    tokens: list[str] | None = None
+    types: list[int] | None = None
+
+
+class _Verbose(Struct):
+    """What a verbose answer of /api/show says of the vocabulary. Nothing else of its megabytes is decoded."""
+
+    model_info: _Vocabulary | None = None
+
+
+CONTROL = 3
+"""The type of control tokens in GGUF's `tokenizer.ggml.token_type`."""
+
+MAX_VOCABULARY = 64 * 1024 * 1024
+"""Bytes of such an answer, with every token and merge."""
+
 
 class OllamaBackend(OpenAIBackend):
     chat_path = "/api/chat"
+    escapes = True
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
         kind = ("Content-Type", "application/json")
-        self._show_head, self._generate_head = (
+        self._show_head, self._generate_head, self._embed_head = (
             self.upstream.head("POST", f"{self.address.prefix}/api/{call}", [*self._auth, kind])
-            for call in ("show", "generate")
+            for call in ("show", "generate", "embed")
         )
         self._shown: dict[str, Any] | None = None
         self._version: tuple[int, ...] | None = None
+        self._control: ControlTokens | None = None
         given = {option: getattr(model.engine, key) for key, option in LAUNCH.items()}
         self._settings = {option: value for option, value in given.items() if value is not None}
+        if model.context_window is not None:
+            self._settings["num_ctx"] = model.context_window
+        """The same with every request: Ollama loads the model again for others."""
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> OllamaReply:  # type: ignore[override]
-        """Sends the model's `context_window` as num_ctx, and tells Ollama to reject longer prompts."""
-        body = ollama_chat.request(self.model.upstream_name, fields, self.model.context_window, self._settings)
-        window = body["options"].get("num_ctx")
-        if may_exceed(fields, window if isinstance(window, int) else DEFAULT_WINDOW):
+        """Sends the model's `context_window` as num_ctx, and refuses longer prompts, as Ollama is told to.
+
+        Asks once for each choice, one after the other. Leaves out an effort where the model doesn't think.
+        """
+        body = ollama_chat.request(self.model.upstream_name, fields, self._settings)
+        thinks = "think" not in body or await self._able("thinking")
+        effort = None if thinks else body.pop("think")
+        choices = decode(fields["n"]) if "n" in fields else 1
+        chat = partial(ollama_chat.Chat, usage=request.include_usage, choices=choices or 1)
+        reply = await self._reply(self._chat_head, body, fields, chat)
+        if effort:
+            told = f"{self.model.upstream_name} doesn't think, so Ollama got no effort"
+            reply.warn("effort_unsupported", told)
+        return reply
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:  # type: ignore[override]
+        if endpoint == "rerank":
+            return await Backend.post(self, endpoint, fields)
+        if endpoint == "embeddings":
+            body = {"model": self.model.upstream_name, "options": self._settings, "truncate": False}
+            response = await self.accepted(self._embed_head, {**body, "input": fields["input"]})
+            return EmbeddingsReply(response)
+        body = ollama_chat.request(self.model.upstream_name, fields, self._settings)
+        chat = partial(ollama_chat.Completion, usage=True)
+        return await self._reply(self._generate_head, body, fields, chat)
+
+    async def accepted(self, head: bytes, fields: Mapping[str, object]) -> Response:
+        """As that of OpenAIBackend. Asks once more if the runner ended before it answered: Ollama starts another."""
+        try:
+            return await super().accepted(head, fields)
+        except ProviderUnavailable as error:
+            if RESTARTS.search(error.message) is None:
+                raise
+            return await super().accepted(head, fields)
+
+    async def _reply(
+        self, head: bytes, body: dict[str, Any], fields: dict[str, Raw], chat: Callable[..., ollama_chat.Chat]
+    ) -> OllamaReply:
+        """Sends the request. fields: those that `body` was made of. chat: makes the translator of the answers."""
+        options = body["options"]
+        window = options.get("num_ctx")
+        window = window if isinstance(window, int) else None
+        if may_exceed(fields, window or DEFAULT_WINDOW):
             await self._check_version()
-        response = await self.accepted(self._chat_head, body)
-        return OllamaReply(response, ollama_chat.Chat(self.model.upstream_name, usage=request.include_usage))
+        if window is not None and may_exceed(fields, BYTES_PER_TOKEN * window):
+            # Ollama takes longer prompts than it is told to, if it finds room for them.
+            prompt = await self._count(head, body)
+            if prompt >= window:
+                raise context_length_exceeded(prompt, window)
+
+        async def ask(choice: int) -> Response:
+            seed = options.get("seed")
+            # The same seed for all would make all choices the same.
+            seeds = {"options": {**options, "seed": seed + choice}} if choice and isinstance(seed, int) else {}
+            return await self.accepted(head, {**body, **seeds})
+
+        async def count() -> int:
+            try:
+                return await self._count(head, body)
+            except GatewayError:
+                return prompt_size(fields) // ollama_chat.BYTES_PER_TOKEN
+
+        made = chat(self.model.upstream_name, window=window)
+        return OllamaReply(await ask(0), made, ask, count)
+
+    async def _count(self, head: bytes, body: dict[str, Any]) -> int:
+        """The tokens of a request's prompt, which Ollama reads and remembers. Raises what the request would."""
+        short = {name: value for name, value in body.items() if name not in ("format", "logprobs", "top_logprobs")}
+        asked = {**short, "stream": False, "options": {**body["options"], "num_predict": 1}}
+        response = await self.accepted(head, asked)
+        try:
+            counted = json_object(await response.read(MAX_ERROR_BODY)).get("prompt_eval_count")
+        finally:
+            response.close()
+        return counted if isinstance(counted, int) else 0
 
     async def _check_version(self) -> None:
         """Raises ProviderInvalidRequest if this version of Ollama always truncates a long prompt."""
@@ -120,7 +283,7 @@ class OllamaBackend(OpenAIBackend):
         await self._show()
 
     async def load(self, keep_alive: float | None) -> None:
-        body: dict[str, Any] = {"model": self.model.upstream_name, "stream": False}
+        body: dict[str, Any] = {"model": self.model.upstream_name, "stream": False, "options": self._settings}
         if keep_alive is not None:
             body["keep_alive"] = -1 if keep_alive == math.inf else keep_alive
         response = await self.accepted(self._generate_head, body)
@@ -130,15 +293,24 @@ class OllamaBackend(OpenAIBackend):
             response.close()
 
     async def takes_tools(self) -> bool:
-        shown = await self.shown()
-        capabilities = shown.get("capabilities")
         # Before 0.6.4 Ollama reports only the template, no capabilities.
-        return "tools" in capabilities if isinstance(capabilities, list) else ".Tools" in _template(shown)
+        return await self._able("tools", otherwise=".Tools" in _template(await self.shown()))
+
+    async def _able(self, capability: str, *, otherwise: bool = True) -> bool:
+        """Whether the model has a capability. otherwise: the answer if Ollama doesn't report any."""
+        capabilities = (await self.shown()).get("capabilities")
+        return capability in capabilities if isinstance(capabilities, list) else otherwise
 
     async def keeps_calls(self) -> bool:
         """If the template mentions neither, the model uses a renderer built into Ollama, which shows calls."""
         template = _template(await self.shown())
         return ".ToolCalls" in template or ".Tools" not in template
+
+    async def control_tokens(self) -> ControlTokens:
+        """Read from /api/show, once; empty if it doesn't tell the vocabulary. Their texts are broken, not cut."""
+        if self._control is None:
+            self._control = await asyncio.to_thread(_control_tokens, await self._show(verbose=True))
+        return self._control
 
     async def about(self) -> About:
         shown = await self.shown()
@@ -160,20 +332,55 @@ class OllamaBackend(OpenAIBackend):
             return WeightsMissing(f"Ollama: {message}; {remedy}", param="model")
         if (too_long := exceeded(message, self.model.context_window)) is not None:
             return too_long
+        for words, meaning, cure in CURES:
+            if words.search(message):
+                return ProviderInvalidRequest(f"{meaning}: {cure} (Ollama: {message})", param="tools")
         if "error parsing tool call" in message:
             return ProviderInvalidResponse(f"the model wrote a tool call that Ollama can't parse: {message}")
         return super().error(status, body)
 
-    async def _show(self) -> bytes:
+    async def _show(self, *, verbose: bool = False) -> bytes:
         """Asks /api/show for the model. Raises WeightsMissing if Ollama doesn't have it."""
-        response = await self.upstream.request(self._show_head, encode({"model": self.model.upstream_name}))
+        asked = {"model": self.model.upstream_name, **({"verbose": True} if verbose else {})}
+        response = await self.upstream.request(self._show_head, encode(asked))
         try:
-            body = await response.read(MAX_ERROR_BODY * 16)
+            body = await response.read(MAX_VOCABULARY)
         finally:
             response.close()
         if response.status != 200:
             raise self.fault(response.status, body)
         return body
+
+
+class EmbeddingsReply(Reply):
+    """An answer of `/api/embed`, in OpenAI's format."""
+
+    def __init__(self, response: Response) -> None:
+        self._response = response
+
+    async def whole(self) -> bytes:
+        answer = json_object(await self._response.read())
+        vectors, tokens = answer.get("embeddings"), answer.get("prompt_eval_count") or 0
+        if not isinstance(vectors, list):
+            return encode(answer)
+        data = [{"object": "embedding", "index": at, "embedding": vector} for at, vector in enumerate(vectors)]
+        usage = {"prompt_tokens": tokens, "total_tokens": tokens}
+        return encode({"object": "list", "data": data, "usage": usage})
+
+    def close(self) -> None:
+        self._response.close()
+
+
+def _control_tokens(shown: bytes) -> ControlTokens:
+    try:
+        known = _decode_verbose(shown).model_info or _Vocabulary()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        known = _Vocabulary()
+    of_type = zip(known.tokens or (), known.types or (), strict=False)
+    return ControlTokens({text: () for text, kind in of_type if kind == CONTROL and may_be_one(text)})
+
+
+_decode_verbose = msgspec.json.Decoder(_Verbose).decode
 
 
 def _template(shown: dict[str, Any]) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 from uuid import uuid4
 
@@ -34,13 +33,16 @@ FORWARDED = ("keep_alive", "think", "logprobs", "top_logprobs")
 THINK: Mapping[str, object] = {"none": False, "minimal": "low", "xhigh": "max"}
 """`reasoning_effort` → Ollama's `think`, where the values differ."""
 
+BYTES_PER_TOKEN = 4
+"""To estimate by, where Ollama counts nothing."""
+
+BROKEN_OFF = "Ollama broke the answer off, as it does with repetition and white space without end"
+
 _DATA = re.compile(r"data:[\w/+.-]*;base64,")
 
 
-def request(
-    model: str, fields: Mapping[str, Raw], window: int | None, settings: Mapping[str, object] = MappingProxyType({})
-) -> Json:
-    """The body for `/api/chat`. window: context window in tokens; None leaves it to Ollama. settings: more `options`.
+def request(model: str, fields: Mapping[str, Raw], settings: Mapping[str, object]) -> Json:
+    """The body for `/api/chat`, or without messages for `/api/generate`. settings: `options` of every request.
 
     Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock for what Ollama doesn't support.
     """
@@ -50,13 +52,10 @@ def request(
     if isinstance(options.get("stop"), str):
         options["stop"] = [options["stop"]]
     options = {**settings, **options}
-    if window is not None:
-        options.setdefault("num_ctx", window)
     if isinstance(given.get("options"), dict):
         options |= given["options"]
     body: Json = {
         "model": model,
-        "messages": _messages(decode(fields["messages"])),
         "stream": bool(given.get("stream")),
         "options": options,
         # By default Ollama silently cuts a long prompt, and shifts the context when it is full.
@@ -64,6 +63,10 @@ def request(
         "shift": False,
         **{name: given[name] for name in FORWARDED if name in given},
     }
+    if "messages" in fields:
+        body["messages"] = _messages(decode(fields["messages"]))
+    else:
+        body |= _completion(given)
     if "tools" in fields:
         body["tools"] = fields["tools"]
     if (effort := given.get("reasoning_effort")) is not None:
@@ -73,6 +76,16 @@ def request(
     if (format := _format(given.get("response_format"))) is not None:
         body["format"] = format
     return body
+
+
+def _completion(given: Mapping[str, Any]) -> Json:
+    """The fields of a text completion."""
+    if not isinstance(given["prompt"], str):
+        raise ProviderInvalidRequest("prompt: Ollama takes only text, no tokens", param="prompt")
+    for name in ("logprobs", "logit_bias"):
+        if given.get(name):
+            raise ProviderInvalidRequest(f"{name}: not supported by runtime ollama on this endpoint", param=name)
+    return {name: given[name] for name in ("prompt", "suffix") if name in given}
 
 
 def _format(wanted: Any) -> object:
@@ -156,25 +169,39 @@ def _call(call: Any, where: str) -> Json:
 
 
 class Chat:
-    """Translates one answer of `/api/chat` to OpenAI's format. usage: add a usage chunk to a stream."""
+    """Translates the answers of `/api/chat` to one request to OpenAI's format, each a choice.
 
-    def __init__(self, model: str, *, usage: bool) -> None:
+    usage: add a usage chunk to a stream. window: the most tokens of a prompt, or None.
+    """
+
+    object = "chat.completion"
+    piece = "chat.completion.chunk"
+
+    def __init__(self, model: str, *, usage: bool, choices: int = 1, window: int | None = None) -> None:
         self._shell = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         self._usage = usage
+        self._choices = choices
+        self._window = window
+        self._index = 0
         self.done = False
         """Whether the stream's last line has arrived."""
         self._calls = 0
-        self._begun = False
+        self.lines = 0
+        """Of the current choice so far; about one a token."""
+        self._written = 0
 
-    def whole(self, body: bytes) -> bytes:
-        """Translates a whole answer. Raises ProviderInvalidResponse."""
-        answer = json_object(body)
-        if "error" in answer:
+    def whole(self, body: bytes, answers: list[Json]) -> bytes:
+        """Translates whole answers. body: of the last one, which may be an error. Raises ProviderInvalidResponse."""
+        if answers and "error" in answers[-1]:
             return body
         try:
-            return self._whole(answer)
+            if (refusal := self._too_long(answers[0])) is not None:
+                return refusal
+            choices = [self._whole(index, answer) for index, answer in enumerate(answers)]
+            usage = _usage(answers[0], sum(answer.get("eval_count") or 0 for answer in answers))
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
+        return encode({**self._shell, "object": self.object, "choices": choices, "usage": usage})
 
     def chunks(self, line: bytes) -> list[bytes]:
         """Translates one line of a stream; the last one sets `done`. Raises ProviderInvalidResponse."""
@@ -182,41 +209,64 @@ class Chat:
         if "error" in answer:
             return [line]
         try:
-            return self._chunks(answer)
+            return self.translated(answer)
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
 
-    def _whole(self, answer: Json) -> bytes:
+    def translated(self, answer: Json) -> list[bytes]:
+        """The chunks of a line, or of an end that Ollama didn't write."""
+        done = bool(answer.get("done"))
+        delta = self._delta(answer, done=done)
+        frame: Json = {"index": self._index, **delta, "finish_reason": None}
+        if logprobs := answer.get("logprobs"):
+            frame["logprobs"] = {"content": logprobs}
+        self.lines += 1
+        shell = {**self._shell, "object": self.piece}
+        if not done:
+            return [encode({**shell, "choices": [frame]})]
+        self.done = True
+        if (refusal := self._too_long(answer)) is not None:
+            return [refusal]
+        frame["finish_reason"] = answer.get("done_reason") or "stop"
+        made = [encode({**shell, "choices": [frame]})]
+        self._written += answer.get("eval_count") or 0
+        if self._usage and self._index + 1 == self._choices:
+            made.append(encode({**shell, "choices": [], "usage": _usage(answer, self._written)}))
+        return made
+
+    def next_choice(self) -> bool:
+        """Goes on to the request's next choice. False: it has had them all."""
+        if self._index + 1 == self._choices:
+            return False
+        self._index, self._calls, self.lines, self.done = self._index + 1, 0, 0, False
+        return True
+
+    def _too_long(self, answer: Json) -> bytes | None:
+        """The error for a prompt that Ollama took though it exceeds the context window."""
+        prompt = answer.get("prompt_eval_count") or 0
+        if self._window is None or prompt < self._window:
+            return None
+        return encode(
+            {"error": f"request ({prompt} tokens) exceeds the available context size ({self._window} tokens)"}
+        )
+
+    def _whole(self, index: int, answer: Json) -> Json:
         message = answer.get("message") or {}
         content = message.get("content") or ""
+        self._calls = 0
         translated: Json = {"role": "assistant", "content": content, **self._reasoning_and_calls(message)}
-        choice = {"index": 0, "message": translated, "finish_reason": answer.get("done_reason") or "stop"}
+        choice = {"index": index, "message": translated, "finish_reason": answer.get("done_reason") or "stop"}
         if logprobs := answer.get("logprobs"):
             choice["logprobs"] = {"content": logprobs}
-        shell = {**self._shell, "object": "chat.completion"}
-        return encode({**shell, "choices": [choice], "usage": _usage(answer)})
+        return choice
 
-    def _chunks(self, answer: Json) -> list[bytes]:
+    def _delta(self, answer: Json, *, done: bool) -> Json:
         message = answer.get("message") or {}
         text = message.get("content") or ""
         delta: Json = self._reasoning_and_calls(message)
-        if text or not (delta or answer.get("done")):
+        if text or not (delta or done):
             delta["content"] = text
-        if not self._begun:
-            self._begun = True
-            delta = {"role": "assistant", **delta}
-        frame: Json = {"index": 0, "delta": delta, "finish_reason": None}
-        if logprobs := answer.get("logprobs"):
-            frame["logprobs"] = {"content": logprobs}
-        shell = {**self._shell, "object": "chat.completion.chunk"}
-        if not answer.get("done"):
-            return [encode({**shell, "choices": [frame]})]
-        self.done = True
-        frame["finish_reason"] = answer.get("done_reason") or "stop"
-        made = [encode({**shell, "choices": [frame]})]
-        if self._usage:
-            made.append(encode({**shell, "choices": [], "usage": _usage(answer)}))
-        return made
+        return {"delta": delta if self.lines else {"role": "assistant", **delta}}
 
     def _reasoning_and_calls(self, message: Json) -> Json:
         fields: Json = {}
@@ -232,6 +282,18 @@ class Chat:
         return {**fields, "tool_calls": calls} if calls else fields
 
 
-def _usage(answer: Json) -> Json:
-    prompt, completion = answer.get("prompt_eval_count") or 0, answer.get("eval_count") or 0
+class Completion(Chat):
+    """The same for answers of `/api/generate`, as those of OpenAI's `/v1/completions`."""
+
+    object = piece = "text_completion"
+
+    def _whole(self, index: int, answer: Json) -> Json:
+        return {"index": index, **self._delta(answer, done=True), "finish_reason": answer.get("done_reason") or "stop"}
+
+    def _delta(self, answer: Json, *, done: bool) -> Json:
+        return {"text": answer.get("response") or "", "logprobs": None}
+
+
+def _usage(answer: Json, completion: int) -> Json:
+    prompt = answer.get("prompt_eval_count") or 0
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -190,7 +190,7 @@ class OpenAIBackend(Backend):
         fields["model"] = self._name
         return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields))
 
-    async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response:
+    async def accepted(self, head: bytes, fields: Mapping[str, object]) -> Response:
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""
         response = await self.upstream.request(head, encode(fields))
         if response.status != 200:
@@ -270,6 +270,8 @@ class OpenAIBackend(Backend):
             return ProviderModelNotLoaded(message, retry_after=1)
         if 400 <= status < 500:
             return ProviderInvalidRequest(message, code=code)
+        if status == 501:  # llama.cpp's, and so Ollama's: the server wasn't started for embeddings, or for reranking
+            return ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
         if status >= 500:
             return ProviderUnavailable(message, status=502)
         return ProviderInvalidResponse(message)
@@ -303,6 +305,7 @@ _REFUSES_CONTENT = re.compile(
     r"is not a multimodal model|at most 0 (image|audio|video)|missing data required for image input"
     r"|(image|audio|video)s? input is not supported|(not|n't) support (image|audio|video|vision)"
     r"|image_url is only supported by|(image|audio|video)s? (input|content)?\s*(is|are) not supported"
+    r"|not support multimodal"
     r"|only 'text' content type is supported|no vision support|invalid image input",
     re.IGNORECASE,
 )

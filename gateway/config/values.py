@@ -61,7 +61,7 @@ DECIDED = ("llama.cpp", "mlx")
 """Runtimes that can be held to a decision whether an answer calls."""
 
 ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
-Enforcement = Literal["auto", "engine"]
+Enforcement = Literal["auto", "engine", "response_format"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
@@ -277,7 +277,8 @@ class Model(Entry, frozen=True, kw_only=True):
     """Default of a request's field: whether an answer may have several calls."""
     enforcement: Enforcement = "auto"
     """What enforces tool_choice and response_format. auto: the engine, a grammar, or the gateway by checking answers;
-    engine: the engine alone, unchecked."""
+    engine: the engine alone, checked at the end; response_format: the same for this field alone, which then forces
+    calls, too."""
     call_deltas: CallDeltas = "guarded"
     """Which calls a stream sends piece by piece. guarded: those that a grammar makes readable, all others once they are
     complete; always: all, even if some turn out unreadable; complete: none."""

@@ -61,8 +61,8 @@ class CapabilityFinder:
     async def escaping(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
         """What the request needs, if its texts hold control tokens of the model; else `can`.
 
-        Call it if `may_need_escape` and the backend escapes. The gateway reads such an answer itself, since only the
-        endpoint for plain prompts takes token ids. Raises as `find` does.
+        Call it if `may_need_escape` and the backend escapes. The gateway itself reads the answer of a server that takes
+        token ids, since only the endpoint for plain prompts does. Raises as `find` does.
         """
         tokens = await backend.control_tokens()
         if tokens is None or not tokens:
@@ -80,13 +80,14 @@ class CapabilityFinder:
         key = request.past_calls, with_tools
         if key not in kept:
             can = await self._ask(backend, past=request.past_calls)
-            if backend.opens_escaped:
-                kept[key] = replace(can, control_tokens=tokens, opens_escaped=True)
+            notation = await backend.notation()
+            if backend.opens_escaped or notation is None:
+                kept[key] = replace(can, control_tokens=tokens, opens_escaped=backend.opens_escaped)
             else:
                 reader = can.dialect
                 if reader.untouched and not with_tools:
                     reader = registry.get("auto")
-                notation = None if reader.untouched else await backend.notation()
+                notation = None if reader.untouched else notation
                 kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, control_tokens=tokens)
         return kept[key]
 

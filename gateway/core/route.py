@@ -11,7 +11,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
-from msgspec.structs import replace
+from msgspec.structs import replace as replaced
 
 from gateway import backends
 from gateway.answer.capture import recorded
@@ -90,7 +90,9 @@ class Route:
             write=schemas.pool.grammar,
             call_deltas=model.call_deltas,
             measure=schemas.pool.measure,
+            calls_by_format=model.enforcement == "response_format",
         )
+        self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
         self._no_repeats = model.call_threshold is not None
         self._terms = TermsCache()
         self._limits = limits
@@ -244,7 +246,7 @@ class Route:
         except ProviderInvalidRequest as error:
             if not can.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
                 raise
-        return await self._send_by(request, backend, replace(can, examples=()))
+        return await self._send_by(request, backend, replaced(can, examples=()))
 
     async def _capabilities(self, request: ChatRequest, backend: Backend) -> Capabilities:
         capability = self.capability
@@ -290,6 +292,15 @@ class Route:
             terms = work_out(request, self._settings, can)
         self._terms.keep(request, can, terms)
         return terms
+
+    def may_force_calls(self) -> bool:
+        return self._may_force_calls
+
+    def learn_format(self, *, forces: bool) -> None:
+        if self._may_force_calls:
+            self._may_force_calls = False
+            self._settings = replaced(self._settings, calls_by_format=forces)
+            self._terms = TermsCache()
 
     def ended(self, run: Run) -> None:
         """Logs a closed run."""

@@ -41,6 +41,14 @@ class Asker(Protocol):
         """Books a closed run."""
         ...
 
+    def may_force_calls(self) -> bool:
+        """Whether it isn't known yet that `response_format` doesn't force calls of the model."""
+        ...
+
+    def learn_format(self, *, forces: bool) -> None:
+        """Notes whether `response_format` has forced a call."""
+        ...
+
 
 class Run:
     """One answer in progress. Read it with `whole` or `payloads`, as the request asked, then `close` it.

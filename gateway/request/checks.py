@@ -31,14 +31,19 @@ MAX_HELD = 64 * 1024 * 1024
 
 
 class Enforced(msgspec.Struct, frozen=True):
-    """How an answer's constraint is enforced. check: what the answer must pass, if the method is `checked`."""
+    """How an answer's constraint is enforced. check: what the answer must pass; None if a grammar makes it certain."""
 
     method: Method
     check: Check | None = None
 
-    def report(self, attempts: int) -> Json:
-        """The `enforced` entry of the answer's `ctxgate` field."""
-        return {"by": self.method, "attempts": attempts}
+    @property
+    def trusted(self) -> bool:
+        """Whether the engine enforces it, so that the answer needn't be held back: its end shows whether it did."""
+        return self.method != "checked"
+
+    def report(self, attempts: int) -> Json | None:
+        """The `enforced` entry of the answer's `ctxgate` field; None if it needs none."""
+        return None if self.trusted and attempts == 1 else {"by": self.method, "attempts": attempts}
 
 
 class AnswerBuffer:
@@ -88,27 +93,46 @@ class Check:
         if self.constraint.schema is not None:
             self._checker(self.constraint.schema, SCHEMA_FIELD)
 
-    def whole(self, body: bytes, enforced: Json) -> bytes | tuple[Json, str]:
-        """The body of a whole answer that conforms, with `enforced` added; else its message and the fault."""
+    def whole(self, body: bytes, enforced: Json | None, *, broken_off: bool = False) -> bytes | tuple[Json, str]:
+        """The body of a whole answer that conforms, with `enforced` added; else its message and the fault.
+
+        broken_off: the engine ended it, not `max_tokens`: what is cut doesn't conform.
+        """
         answer = decode(body)
         for frame in answer["choices"]:
-            if fault := self.fault(frame["message"], frame.get("finish_reason")):
+            if fault := self.fault(frame["message"], None if broken_off else frame.get("finish_reason")):
                 return frame["message"], fault
-        answer["ctxgate"] = {**(answer.get("ctxgate") or {}), "enforced": enforced}
+        if enforced is not None:
+            answer["ctxgate"] = {**(answer.get("ctxgate") or {}), "enforced": enforced}
         return encode(answer)
 
-    def stream(self, payloads: list[bytes], enforced: Json) -> list[bytes] | tuple[Json, str]:
+    def stream(
+        self, payloads: list[bytes], enforced: Json | None, *, broken_off: bool = False
+    ) -> list[bytes] | tuple[Json, str]:
         """As `whole`, for all payloads of a stream; the last chunk of each choice gets `enforced`."""
         chunks = [decode(payload) for payload in payloads]
         contents = {}
         for index, choice in Fold(chunks).choices.items():
             message = choice.message()
             before = message["content"]
-            if fault := self.fault(message, choice.finish_reason):
+            if fault := self.fault(message, None if broken_off else choice.finish_reason):
                 return message, fault
             if message["content"] != before:
                 contents[index] = message["content"]
         return with_contents(chunks, contents, enforced)
+
+    def begins(self, payloads: list[bytes]) -> bool | None:
+        """Whether a stream, of which these come next, begins as an answer does that conforms. None: it hasn't begun.
+
+        Reasoning counts, too: holding it back would hide it for long.
+        """
+        for frame in (frame for payload in payloads for frame in decode(payload).get("choices") or ()):
+            delta = frame.get("delta") or {}
+            if delta.get("reasoning") or delta.get("tool_calls"):
+                return bool(delta.get("reasoning")) or self.constraint.kind != "json"
+            if text := (delta.get("content") or "").lstrip():
+                return self.constraint.kind != "call" and text[0] in "{["
+        return None
 
     def fault(self, message: Json, reason: str | None) -> str | None:
         """The fault of a choice's message, or None. Takes text out of its code fence, in place."""
@@ -183,15 +207,21 @@ class Check:
         correction = f"That answer can't be used: {fault}. {self.constraint.words()}"
         return [{"role": "assistant", "content": said}, {"role": "user", "content": correction}]
 
-    def unmet(self, fault: str) -> GatewayError:
+    def unmet(self, fault: str, attempts: int = ATTEMPTS) -> GatewayError:
         """The error for a model that didn't conform in all its attempts."""
-        details = {"attempts": ATTEMPTS}
-        reason = f"the model didn't hold to it in {ATTEMPTS} attempts, and its engine can't be made to: {fault}"
+        details = {"attempts": attempts}
+        times = f"{attempts} attempt{'s' * (attempts > 1)}"
+        reason = f"the model didn't hold to it in {times}, and its engine can't be made to: {fault}"
         if self.constraint.kind == "call":
             return ProviderInvalidRequest(
                 f"tool_choice: {reason}", code="tool_choice_unmet", param="tool_choice", details=details
             )
         return StructuredOutputInvalid(f"response_format: {reason}", param="response_format", details=details)
+
+
+def ends(payload: bytes) -> bool:
+    """Whether a chunk ends one of its choices."""
+    return any(frame.get("finish_reason") for frame in decode(payload).get("choices") or ())
 
 
 def unfenced(text: str) -> str:
@@ -200,8 +230,8 @@ def unfenced(text: str) -> str:
     return found[1] if found else text.strip()
 
 
-def with_contents(chunks: list[Json], contents: Mapping[int, str], enforced: Json) -> list[bytes]:
-    """The chunks, with new content for the choices of `contents`, and `enforced` in the last of each choice."""
+def with_contents(chunks: list[Json], contents: Mapping[int, str], enforced: Json | None) -> list[bytes]:
+    """The chunks, with new content for the choices of `contents`; `enforced`, if any, in the last of each choice."""
     made = []
     left = dict(contents)
     for chunk in chunks:
@@ -216,7 +246,7 @@ def with_contents(chunks: list[Json], contents: Mapping[int, str], enforced: Jso
                 if new is None and not rest and not frame.get("finish_reason"):
                     continue
                 frame["delta"] = rest if new is None else {**rest, "content": new}
-            if frame.get("finish_reason"):
+            if frame.get("finish_reason") and enforced is not None:
                 chunk["ctxgate"] = {**(chunk.get("ctxgate") or {}), "enforced": enforced}
             kept.append(frame)
         if kept or not frames:

@@ -33,7 +33,7 @@ METHODS: Mapping[str, Mapping[Kind, Method]] = {
     "llama.cpp": {"call": "grammar", "json": "engine", "json or call": "grammar"},
     "llama-cpp-python": _CHECKED,
     "mlx": {"call": "grammar", "json": "grammar", "json or call": "grammar"},
-    "ollama": {"call": "checked", "json": "engine", "json or call": "checked"},
+    "ollama": {"call": "engine", "json": "engine", "json or call": "checked"},
     "openai": _CHECKED,
     "echo": {"call": "refused", "json": "refused", "json or call": "refused"},
 }
@@ -41,6 +41,9 @@ METHODS: Mapping[str, Mapping[Kind, Method]] = {
 
 The gateway itself enforces `tool_choice` "none" (it hides the tools and drops calls) and `parallel_tool_calls` false
 (it drops further calls) on every engine."""
+
+BY_FORMAT = ("ollama",)
+"""Runtimes whose engines hold to `response_format` and ignore `tool_choice`: the former forces calls."""
 
 NEED_WORDS = ("llama-cpp-python", "mlx", "ollama")
 """Runtimes whose engines don't understand the constraints that we check: the system message states them in words."""

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Literal, Self
 
 from msgspec import Raw, Struct
 from msgspec.structs import replace as replaced
 
+from gateway.request.call_format import call_format
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import (
+    BY_FORMAT,
     NEED_WORDS,
     Constraint,
     Method,
@@ -46,7 +49,8 @@ class Settings(Struct, frozen=True, eq=False):
     """The settings of config.yaml for a model's requests.
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
-    set whatever the caller says. engine_enforces: trust the engine with every constraint. compile: makes the checkers
+    set whatever the caller says. engine_enforces: trust the engine with every constraint. calls_by_format: trust
+    it with `response_format`, which then forces calls, too. compile: makes the checkers
     of JSON Schemas. write: writes grammars. measure: bounds the schemas of which engines make grammars; None trusts
     them. call_deltas: for requests that don't say it.
     """
@@ -60,6 +64,7 @@ class Settings(Struct, frozen=True, eq=False):
     write: Write
     call_deltas: CallDeltas = "guarded"
     measure: Measure | None = None
+    calls_by_format: bool = False
 
     @classmethod
     def of(
@@ -74,11 +79,13 @@ class Settings(Struct, frozen=True, eq=False):
         write: Write,
         call_deltas: CallDeltas = "guarded",
         measure: Measure | None = None,
+        calls_by_format: bool = False,
     ) -> Self:
         """From plain values as the configuration has them."""
         defaults, force = _raw(defaults), _raw(force)
         strip = _with_twins(strip)
-        return cls(runtime, defaults, strip, force, engine_enforces, compile, write, call_deltas, measure)
+        how = call_deltas, measure, calls_by_format or runtime in BY_FORMAT
+        return cls(runtime, defaults, strip, force, engine_enforces, compile, write, *how)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields for the engine, from those of the caller."""
@@ -158,7 +165,8 @@ class Terms(Struct, frozen=True, eq=False):
             return None
         if self.method == "grammar" and not by_grammar:
             return Enforced("checked", self.check)
-        return Enforced(self.method, self.check if self.method == "checked" else None)
+        certain = self.method == "grammar" and self.check is not None and self.check.constraint.kind == "call"
+        return Enforced(self.method, None if certain else self.check)
 
 
 class Prepared(Struct, frozen=True):
@@ -204,7 +212,7 @@ def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
         return can, request.tools, request.parallel_tool_calls
     fields = request.fields
     choice, format = fields.get("tool_choice", b""), fields.get("response_format", b"")
-    return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format)
+    return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format), request.by_format
 
 
 def blocks(request: ChatRequest, can: Capabilities) -> bool:
@@ -309,11 +317,27 @@ def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, p
     return repairs
 
 
+@lru_cache(maxsize=64)
+def forced_call(think: tuple[tuple[str, str], ...]) -> FormatSpec:
+    """The format of an answer that is a call's JSON alone. think: the model's marks of reasoning."""
+    return FormatSpec("forced_call", dialect="json", think=think)
+
+
+def _by_format(request: ChatRequest, wanted: Constraint | None, settings: Settings) -> Mapping[str, Raw]:
+    """The field with which the engine is made to call, if that is the way; else {}."""
+    if wanted is None or wanted.kind != "call" or not (settings.calls_by_format or request.by_format):
+        return {}
+    assert request.tools is not None
+    return {"response_format": Raw(call_format(request.tools, wanted.must))}
+
+
 def _without_the_rest(request: ChatRequest) -> ChatRequest:
     """The request, reduced to what terms may depend on."""
     names = ("tools", "tool_choice", "response_format", "parallel_tool_calls")
     fields = {name: request.fields[name] for name in names if name in request.fields}
-    return ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
+    rest = ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
+    rest.by_format = request.by_format
+    return rest
 
 
 def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:
@@ -324,9 +348,14 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     request = _without_the_rest(request)
     check_tools(request, settings.runtime)
     wanted = constraint(request) if request.constrained else None
-    method = _method(wanted, settings)
+    by_format = _by_format(request, wanted, settings)
+    method = "engine" if by_format else _method(wanted, settings)
     if settings.measure is not None:
-        measured(request, wanted if method in ("engine", "grammar") else None, can.notation, settings.measure)
+        notation = "gbnf" if by_format else can.notation
+        measured(request, wanted if method in ("engine", "grammar") else None, notation, settings.measure)
+    if by_format:
+        # With tools declared, llama.cpp lets the model write anything beside the format.
+        can = replaced(can, reader=forced_call(can.reader.think), tools_in="system")
     reader = can.dialect if method == "grammar" else can.reader
     raw = _raw_text(request, wanted, method, settings, can, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
@@ -334,8 +363,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     replace = request.limit()
     system: list[str] = []
     drop: list[str] = []
-    if method == "checked":
+    if method == "checked" or by_format:
         replace |= named_tool(request)
+    replace |= by_format
     if wanted is not None and method == "checked" and settings.runtime in NEED_WORDS and wanted.kind != "call":
         # Models that have tools mostly call one; one that doesn't gets the words when we ask again.
         system.append(wanted.words())
@@ -351,7 +381,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
         reader = next((each for each in (reader, can.dialect) if not each.untouched), None) or registry.get("auto")
         raw = free_text(reader)
     check = None
-    if wanted is not None and method in ("checked", "grammar"):
+    if wanted is not None:
         check = Check(wanted, request.tools, settings.compile)
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked
@@ -416,6 +446,8 @@ def _method(wanted: Constraint | None, settings: Settings) -> Method | None:
     if wanted is None:
         return None
     if settings.engine_enforces:
+        return "engine"
+    if settings.calls_by_format and wanted.kind == "json":
         return "engine"
     method = wanted.method(settings.runtime)
     if method == "refused":

@@ -266,7 +266,7 @@ class ChatRequest(Struct, eq=False):
     limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
     them, while `fields` say what the client said. A call of any other tool is text, in every format.
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
-    where the model's engine can be held to that.
+    where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
     """
 
     fields: dict[str, Raw]
@@ -291,6 +291,7 @@ class ChatRequest(Struct, eq=False):
     limited: bool = False
     recorded: bool = False
     in_words: bool = False
+    by_format: bool = False
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""

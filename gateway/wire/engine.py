@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -67,6 +68,10 @@ class RawText(Struct, frozen=True):
         return self.grammar is not None and not (self.starts or self.unmarked)
 
 
+BROKEN_OFF = "broken_off"
+"""The code of the warning that an engine broke its answer off: what the answer was to be, it isn't."""
+
+
 class Fixup:
     """Corrects one engine's own mistakes before the answer is normalised; one object for each answer.
 
@@ -76,6 +81,8 @@ class Fixup:
 
     every_chunk = False
     """Whether `chunk` sees chunks of plain text too, not only those with calls, a finish_reason or no choice."""
+    warnings: Sequence[dict[str, str]] = ()
+    """What the client should know about this answer, each with a `code` and a `text`."""
 
     def answer(self, answer: dict[str, Any]) -> None:
         """Corrects a whole answer in place."""

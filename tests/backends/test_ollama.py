@@ -34,7 +34,9 @@ PLACES = "What is the weather in Paris and Rome?"
 
 @pytest.fixture
 def double() -> OllamaDouble:
-    return OllamaDouble({"qwen2.5:32b": ["completion", "tools"], "old": None, "plain": ["completion"]})
+    return OllamaDouble(
+        {"qwen2.5:32b": ["completion", "tools", "thinking", "vision"], "old": None, "plain": ["completion"]}
+    )
 
 
 @pytest.fixture
@@ -107,7 +109,7 @@ async def test_it_loads_and_unloads(
 ) -> None:
     backend = OllamaBackend(QWEN, address)
     await backend.load(keep_alive)
-    assert double.requests == [{"model": "qwen2.5:32b", "stream": False, **told}]
+    assert double.requests == [{"model": "qwen2.5:32b", "stream": False, "options": {}, **told}]
     await backend.aclose()
     nobody = OllamaBackend(Model(name="nope", runtime="ollama"), address)
     with pytest.raises(WeightsMissing):
@@ -258,7 +260,7 @@ async def test_lines_in_any_split(size: int) -> None:
 
 
 ENDINGS: dict[str, tuple[bytes, type[GatewayError], str]] = {
-    "cut": (b'{"message": {"content": "a"}, "done": false}\n', ProviderUnavailable, "ended in the middle"),
+    "no line": (b"", ProviderUnavailable, "ended in the middle"),
     "an error": (b'{"message": {"content": "a"}}\n{"error": "CUDA error"}\n', ProviderUnavailable, "CUDA error"),
     "no JSON": (b'{"message": {"content": "a"}}\n<html>\n', ProviderInvalidResponse, "malformed"),
 }

@@ -273,18 +273,41 @@ def call(name: str, arguments: Json) -> Json:
     return {"id": "", "type": "function", "function": {"name": name, "arguments": json.dumps(arguments)}}
 
 
-def test_any_other_server(test_model: Path, tmp_path: Path, llama_server: Path) -> None:
-    """A real llama-server as if it were any OpenAI-compatible one: nobody knows what it holds to."""
+@contextmanager
+def any_other(test_model: Path, folder: Path, path: str = os.defpath, **settings: str) -> Iterator[Client]:
+    """A real llama.cpp as if it were any OpenAI-compatible server: nobody knows what it holds to."""
     port = free_port()
     engine = {"runtime": "llama.cpp", "path": str(test_model), "context_window": 1024, "port": port}
-    path = f"{llama_server.parent}{os.pathsep}{os.defpath}"
-    (tmp_path / "engine").mkdir()
-    with behind(engine, tmp_path / "engine", PATH=path) as first:
+    (folder / "engine").mkdir()
+    with behind(engine, folder / "engine", PATH=path) as first:
         assert first.ask([HELLO], {}, stream=False).status == 200
-        with behind(
-            {"runtime": "openai", "base_url": f"http://127.0.0.1:{port}", "tool_call_format": "native_json"}, tmp_path
-        ) as client:
-            held_in_docs("any other", observe(client))
+        other = {"runtime": "openai", "base_url": f"http://127.0.0.1:{port}", "tool_call_format": "native_json"}
+        with behind({**other, **settings}, folder) as client:
+            yield client
+
+
+def test_any_other_server(test_model: Path, tmp_path: Path, llama_server: Path) -> None:
+    with any_other(test_model, tmp_path, f"{llama_server.parent}{os.pathsep}{os.defpath}") as client:
+        held_in_docs("any other", observe(client))
+
+
+def test_any_other_server_that_holds_to_response_format(test_model: Path, tmp_path: Path) -> None:
+    pytest.importorskip("xllamacpp")
+    with any_other(test_model, tmp_path, enforcement="response_format") as client:
+        held_in_docs("any other, with `enforcement: response_format`", observe(client))
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+def test_calls_by_response_format_are_certain(test_model: Path, tmp_path: Path, stream: bool) -> None:
+    """A hundred of them, of a model that knows no tools."""
+    pytest.importorskip("xllamacpp")
+    with any_other(test_model, tmp_path, enforcement="response_format") as client:
+        for at in range(50):
+            for name in ('`tool_choice: "required"`', "a tool's name"):
+                messages, fields, holds = CONSTRAINTS[name]
+                answer = client.ask(messages, {**fields, "temperature": 1, "seed": at}, stream=stream)
+                assert answer.error is None, answer
+                assert holds(answer), answer
 
 
 def test_echo(tmp_path: Path) -> None:

@@ -195,13 +195,174 @@ async def test_who_leaves_while_the_model_is_asked_again_frees_the_engine(http: 
         await exchange.gone
 
 
-async def test_a_server_that_is_trusted_is_not_checked(http: str) -> None:
-    async with running(PROSE, http=http, enforcement="engine") as gateway:
+TRUSTED: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]] = {
+    "at once": ({"response_format": BY_SCHEMA}, [says(GOOD)], GOOD, [], 1),
+    "behind white space": ({"response_format": BY_SCHEMA}, [says(f"  {GOOD}")], GOOD, [], 1),
+    "an object": ({"response_format": {"type": "json_object"}}, [says(GOOD)], GOOD, [], 1),
+    "cut, and that told": ({"response_format": BY_SCHEMA}, [says(CUT, reason="length")], CUT, [], 1),
+    "words": ({"response_format": BY_SCHEMA}, [PROSE, says(GOOD)], GOOD, [], 2),
+    "words twice": ({"response_format": BY_SCHEMA}, [PROSE, PROSE, says(GOOD)], GOOD, [], 3),
+    "a fence": ({"response_format": BY_SCHEMA}, [says(FENCED)], GOOD, [], 1),
+    "nothing": ({"response_format": BY_SCHEMA}, [says(""), says(GOOD)], GOOD, [], 2),
+    "a number": ({"response_format": BY_SCHEMA}, [says("1"), says(GOOD)], GOOD, [], 2),
+    "required": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        [says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        1,
+    ),
+    "no call": (
+        {"tools": [WEATHER], "tool_choice": "required"},
+        [PROSE, says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        2,
+    ),
+    "JSON or a call": (
+        {"tools": [WEATHER], "response_format": BY_SCHEMA},
+        [says("", ("weather", "{}"))],
+        "",
+        [("weather", "{}")],
+        1,
+    ),
+}
+"""What a server that is trusted says, and the client gets."""
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", TRUSTED)
+async def test_a_server_that_is_trusted_is_checked_at_the_end(http: str, name: str, stream: bool) -> None:
+    fields, scripts, content, calls, attempts = TRUSTED[name]
+    async with running(*scripts, http=http, enforcement="engine") as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert answer.status == 200
+        assert len(gateway.engine.requests) == attempts
+    if not stream:
+        assert answer.headers["x-ctxgate-enforced"] == ("engine" if attempts == 1 else f"engine; attempts={attempts}")
+    if attempts > 1:
+        assert folded(answer) == (content, calls, {"by": "engine", "attempts": attempts})
+    elif stream:
+        said = from_stream(answer.events[:-1])[0]
+        assert (
+            said.content.strip("`json\n ") + CUT[-1] * (content == CUT),
+            [(c.name, c.arguments) for c in said.calls],
+        ) == (content, calls)
+        assert b"enforced" not in answer.body
+    else:
+        message = answer.json["choices"][0]["message"]
+        assert [c["function"]["name"] for c in message.get("tool_calls") or ()] == [name for name, _ in calls]
+        assert (message["content"] or "") == content
+
+
+WRONG_AT_THE_END: dict[str, str] = {
+    "a wrong type": '{"n": "x"}',
+    "a missing property": "{}",
+    "an array": "[1, 2]",
+    "half of it": '{"n": ',
+    "more behind it": '{"n": 1} That is all.',
+    "no number": '{"n": None}',
+    "two values": '{"n": 1}{"n": 2}',
+    "bad nesting": '{"n": [1}',
+}
+
+
+@pytest.mark.parametrize("name", WRONG_AT_THE_END)
+async def test_a_stream_that_goes_wrong_after_it_began_ends_in_an_error(http: str, name: str) -> None:
+    async with running(says(WRONG_AT_THE_END[name]), http=http, enforcement="engine") as gateway:
+        answer = await gateway.ask(chat(stream=True, response_format=BY_SCHEMA))
+        assert len(gateway.engine.requests) == 1
+    *payloads, last, done = answer.events
+    assert (json.loads(last)["error"]["code"], done) == ("structured_output_invalid", b"[DONE]")
+    chunks = [json.loads(payload) for payload in payloads]
+    assert "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks) == WRONG_AT_THE_END[name]
+    assert not any(c["choices"][0]["finish_reason"] for c in chunks)
+
+
+@pytest.mark.parametrize("name", WRONG_AT_THE_END)
+async def test_a_whole_answer_that_is_wrong_is_asked_for_again(http: str, name: str) -> None:
+    async with running(says(WRONG_AT_THE_END[name]), says(GOOD), http=http, enforcement="engine") as gateway:
         answer = await gateway.ask(chat(response_format=BY_SCHEMA))
-        assert (answer.status, answer.headers["x-ctxgate-enforced"]) == (200, "engine")
-        assert answer.json == completion("It is one.")
-        streamed = await gateway.ask(chat(stream=True, response_format=BY_SCHEMA))
-        assert from_stream(streamed.events[:-1])[0].content == "It is one."
+    assert folded(answer) == (GOOD, [], {"by": "engine", "attempts": 2})
+
+
+async def test_a_trusted_stream_is_not_held_back(http: str) -> None:
+    go = asyncio.Event()
+
+    async def slowly(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("", role="assistant"), chunk('{"n"'))
+        await go.wait()
+        await exchange.event(chunk(": 1}"), chunk(reason="stop"))
+        await exchange.end()
+
+    async with running(slowly, http=http, enforcement="engine") as gateway, await gateway.connect() as client:
+        await client.post(chat(stream=True, response_format=BY_SCHEMA))
+        await client.head()
+        seen = b""
+        while b'{\\"n\\"' not in seen:
+            seen += await client.part()
+        go.set()
+        rest = b"".join([part async for part in client.parts()])
+        assert rest.endswith(b"data: [DONE]\n\n")
+
+
+# A server that holds to `response_format` and ignores `tool_choice`
+
+ANY: Json = {"tools": [WEATHER, NOW], "tool_choice": "required"}
+NAMED: Json = {"tools": [WEATHER, NOW], "tool_choice": {"type": "function", "function": {"name": "weather"}}}
+BY_TEXT = says('{"name": "weather", "arguments": {"city": 1}}')
+CALLED = [("weather", '{"city": 1}')]
+
+
+async def refuses(exchange: Exchange) -> None:
+    await exchange.whole({"error": {"message": "response_format is not supported"}}, status=400)
+
+
+def names_sent(exchange: Exchange) -> tuple[bool, bool]:
+    """Whether it was asked by a format of calls, and by `tool_choice`."""
+    format = exchange.json.get("response_format") or {}
+    return format.get("json_schema", {}).get("name") == "call", "tool_choice" in exchange.json
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fields", [ANY, NAMED], ids=["any", "named"])
+async def test_what_forces_calls_is_learnt(http: str, fields: Json, stream: bool) -> None:
+    scripts = (PROSE, BY_TEXT, BY_TEXT, says(GOOD))
+    async with running(*scripts, http=http) as gateway:
+        first = await gateway.ask(chat(stream=stream, **fields))
+        second = await gateway.ask(chat(**fields))
+        third = await gateway.ask(chat(response_format=BY_SCHEMA))
+        sent = [names_sent(exchange) for exchange in gateway.engine.requests]
+    assert folded(first)[1:] == (CALLED, {"by": "engine", "attempts": 2})
+    assert sent == [(False, True), (True, False), (True, False), (False, False)]
+    assert second.headers["x-ctxgate-enforced"] == third.headers["x-ctxgate-enforced"] == "engine"
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("second", [refuses, PROSE], ids=["refused", "ignored"])
+async def test_and_so_is_what_does_not(http: str, second: Script, stream: bool) -> None:
+    called = says("", ("weather", '{"city": 1}'))
+    scripts = (PROSE, second, called, PROSE, called)
+    async with running(*scripts, http=http) as gateway:
+        first = await gateway.ask(chat(stream=stream, **ANY))
+        again = await gateway.ask(chat(stream=stream, **ANY))
+        sent = [names_sent(exchange) for exchange in gateway.engine.requests]
+    assert folded(first)[1] == folded(again)[1] == CALLED
+    assert sent == [(False, True), (True, False), (False, True), (False, True), (False, True)]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("fields", [ANY, NAMED], ids=["any", "named"])
+async def test_config_can_say_so_at_once(http: str, fields: Json, stream: bool) -> None:
+    async with running(BY_TEXT, http=http, enforcement="response_format") as gateway:
+        answer = await gateway.ask(chat(stream=stream, **fields))
+        assert names_sent(gateway.engine.requests[0]) == (True, False)
+    if stream:
+        assert [(c.name, c.arguments) for c in from_stream(answer.events[:-1])[0].calls] == CALLED
+    else:
+        assert answer.headers["x-ctxgate-enforced"] == "engine"
+        assert answer.json["choices"][0]["finish_reason"] == "tool_calls"
 
 
 async def test_an_answer_without_constraints_says_nothing_of_them(http: str) -> None:

@@ -87,6 +87,12 @@ class Route:
     def ended(self, run: Run) -> None:
         self.booked.append(run)
 
+    def may_force_calls(self) -> bool:
+        return False
+
+    def learn_format(self, *, forces: bool) -> None:
+        raise AssertionError
+
     def request(self, *, stream: bool) -> ChatRequest:
         tools = [{"type": "function", "function": {"name": "f"}}]
         body = {"messages": [{"role": "user", "content": "Hi"}], "stream": stream, "tools": tools}
