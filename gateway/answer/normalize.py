@@ -61,6 +61,16 @@ _MORE = "."
 """Stands for whatever follows the reasoning."""
 _NOTHING: Mapping[str, int] = {}
 
+ADAPTED = {
+    "system_messages": "system or developer messages joined with the first one, or given to the user",
+    "joined_messages": "messages joined with the one before, of the same role",
+    "moved_results": "results moved behind their calls",
+    "added_messages": "messages added where the chat template asks for one",
+    "split_messages": "messages split, since they had several calls",
+    "calls_in_words": "calls and results written as text",
+}
+"""Changes to a conversation that the model's chat template refused as it was: counted in `healed`, told as warnings."""
+
 
 @lru_cache(maxsize=8)
 def _kept_tools(raw: bytes) -> SchemaIndex:
@@ -240,8 +250,16 @@ class Answer:
         return _mended(self.choices.values()) if self.choices else "none"
 
     def warnings(self) -> list[dict[str, str]]:
-        """Problems in the answer, each with a `code` and the `text` concerned."""
-        return [warning for choice in self.choices.values() for warning in choice.all_warnings()]
+        """Problems in the answer and changes to the request's messages, each with a `code` and a `text`."""
+        return self._warnings(self.choices.values())
+
+    def _warnings(self, choices: Iterable[_Choice]) -> list[dict[str, str]]:
+        changes = [
+            {"code": kind, "text": f"{ADAPTED[kind]}: {number}"}
+            for kind, number in self.healed.items()
+            if kind in ADAPTED
+        ]
+        return changes + [warning for choice in choices for warning in choice.all_warnings()]
 
     @property
     def unread(self) -> bool:
@@ -546,8 +564,7 @@ class Answer:
     def _report(self, *choices: _Choice) -> dict[str, Any]:
         """The `ctxgate` extension field: repairs, warnings and the decision."""
         report: dict[str, Any] = {"healed": self.healed} if self.healed else {}
-        warnings = [warning for choice in choices for warning in choice.all_warnings()]
-        if warnings:
+        if warnings := self._warnings(choices):
             report["warnings"] = warnings
         if (mended := _mended(choices)) != "none":
             report["mended"] = mended

@@ -15,6 +15,7 @@ from gateway.backends.context import exceeded
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
+from gateway.backends.template import template_refusal
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -140,7 +141,8 @@ class MLXBackend(OpenAIBackend):
                 )
             if any(words in message for words in MODEL_TROUBLE):
                 return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
-            return ProviderInvalidRequest(f"the engine rejected the request: {message}")
+            rejected = ProviderInvalidRequest(f"the engine rejected the request: {message}")
+            return template_refusal(message) or rejected
         return super().error(status, body)
 
 
