@@ -7,7 +7,7 @@ differ. A payload that needs no change passes byte for byte.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from itertools import count
@@ -60,6 +60,16 @@ _NO_TOOLS = SchemaIndex(())
 _MORE = "."
 """Stands for whatever follows the reasoning."""
 _NOTHING: Mapping[str, int] = {}
+
+ADAPTED = {
+    "system_messages": "system or developer messages joined with the first one, or given to the user",
+    "joined_messages": "messages joined with the one before, of the same role",
+    "moved_results": "results moved behind their calls",
+    "added_messages": "messages added where the chat template asks for one",
+    "split_messages": "messages split, since they had several calls",
+    "calls_in_words": "calls and results written as text",
+}
+"""Changes to a conversation that the model's chat template refused as it was: counted in `healed`, told as warnings."""
 
 
 @lru_cache(maxsize=8)
@@ -240,11 +250,17 @@ class Answer:
         return _mended(self.choices.values()) if self.choices else "none"
 
     def warnings(self) -> list[dict[str, str]]:
-        """Problems in the answer, each with a `code` and the `text` concerned."""
-        return [*self._engine_warnings(), *(one for choice in self.choices.values() for one in choice.all_warnings())]
+        """Problems in the answer and changes to the request's messages, each with a `code` and a `text`."""
+        return self._warnings(self.choices.values())
 
-    def _engine_warnings(self) -> Sequence[dict[str, str]]:
-        return self._fixup.warnings if self._fixup is not None else ()
+    def _warnings(self, choices: Iterable[_Choice]) -> list[dict[str, str]]:
+        changes = [
+            {"code": kind, "text": f"{ADAPTED[kind]}: {number}"}
+            for kind, number in self.healed.items()
+            if kind in ADAPTED
+        ]
+        engine = self._fixup.warnings if self._fixup is not None else ()
+        return [*changes, *engine, *(warning for choice in choices for warning in choice.all_warnings())]
 
     @property
     def unread(self) -> bool:
@@ -549,8 +565,7 @@ class Answer:
     def _report(self, *choices: _Choice) -> dict[str, Any]:
         """The `ctxgate` extension field: repairs, warnings and the decision."""
         report: dict[str, Any] = {"healed": self.healed} if self.healed else {}
-        warnings = [*self._engine_warnings(), *(warning for choice in choices for warning in choice.all_warnings())]
-        if warnings:
+        if warnings := self._warnings(choices):
             report["warnings"] = warnings
         if (mended := _mended(choices)) != "none":
             report["mended"] = mended

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, stand_in
+from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
@@ -71,15 +71,12 @@ def answer_headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
     headers = WHOLE_HEADERS[answer.mended if answer.choices else "none"]
-    if run.fallback is not None:
-        headers = (*headers, *stand_in(run))
+    if run.fallback is not None or answer.healed:
+        headers = (*headers, *extra_headers(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
     if (decided := answer.decided) is not None:
         headers = (*headers, (b"x-ctxgate-call-probability", b"%.4f" % decided.probability))
-    if healed := answer.healed:
-        counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
-        return (*headers, (b"x-ctxgate-healed", counts.encode()))
     return headers
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, stand_in, write_events
+from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, extra_headers, write_events
 from gateway.errors import ProviderInvalidModel
 from gateway.server.asgi import ASGIApp, Receive, Scope, Send
 from gateway.server.http import JSON, Request
@@ -71,7 +71,7 @@ async def _create(request: Request) -> ASGIApp:
         encoder.name_tier(chat.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
-    return JSON(encoder.message, (*dropped_tools(dropped(wanted)), *stand_in(run)))
+    return JSON(encoder.message, (*dropped_tools(dropped(wanted)), *extra_headers(run)))
 
 
 async def count_tokens(request: Request) -> ASGIApp:

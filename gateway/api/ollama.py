@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from gateway import __version__
 from gateway.api.listing import Listing, Seen
-from gateway.api.streaming import LineEncoding, chat_stream, stand_in
+from gateway.api.streaming import LineEncoding, chat_stream, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.engines import Engine
@@ -60,7 +60,7 @@ async def _answer(request: Request, wanted: Common, fields: dict[str, Any], *, g
         return chat_stream(gateway, chat, LineEncoding(encoder))
     with await gateway.chat(chat) as run:
         lines = encoder.feed(pieces(await run.whole()))
-    return JSON(encoder.whole([*lines, *encoder.finish()]), stand_in(run))
+    return JSON(encoder.whole([*lines, *encoder.finish()]), extra_headers(run))
 
 
 async def _complete(request: Request, wanted: Generate) -> ASGIApp:

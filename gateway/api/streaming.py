@@ -162,13 +162,17 @@ class _Chat:
         self._run.__exit__(kind, error, trace)
 
     def _headers(self) -> Headers:
-        return stand_in(self._run)
+        return extra_headers(self._run)
 
 
-def stand_in(run: Run) -> Headers:
-    """Names the model that answers, if it isn't the one that was asked. A chat's stream also names it in the `ctxgate`
-    field of its last chunk."""
-    return () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
+def extra_headers(run: Run) -> Headers:
+    """The model that answers, if it isn't the one that was asked, and the changes to the request's messages. A chat's
+    stream also says both in the `ctxgate` field of its last chunk."""
+    headers: Headers = () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
+    if healed := run.answer.healed:
+        counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
+        return (*headers, (b"x-ctxgate-healed", counts.encode()))
+    return headers
 
 
 class Encoder(Protocol):

@@ -33,7 +33,6 @@ BAD_INPUT = (
     "not found in tools",
     "can only concatenate str",
     "has no attribute 'items'",
-    "Conversation roles must alternate",
 )
 """Parts of a 500's message that blame the request."""
 

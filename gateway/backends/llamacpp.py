@@ -20,6 +20,7 @@ from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardab
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
+from gateway.backends.template import template_refusal
 from gateway.config import Adapter, Model
 from gateway.errors import (
     GatewayError,
@@ -46,7 +47,6 @@ BAD_INPUT = (
     "Failed to parse input",
     "Unable to generate parser for this template",
     "JSON schema",
-    "Jinja Exception",
     "[json.exception.",
 )
 """Parts of a 500's message that blame the request."""
@@ -559,7 +559,7 @@ class LlamaCppBackend(OpenAIBackend):
                 return ProviderModelNotLoaded(f"llama-server: {message}", retry_after=5)
             if message.endswith("not found"):
                 return ProviderInvalidModel(f"llama-server: {message}", param="model")
-        if (refused := _refused_field(message)) is not None:
+        if (refused := _refused_field(message) or template_refusal(message)) is not None:
             return refused
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")

@@ -17,6 +17,7 @@ from gateway.backends.decision import FIRST_OF_CHAT, NO_TOKEN, first_tokens_of_c
 from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
+from gateway.backends.template import template_refusal
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
@@ -180,7 +181,8 @@ class MLXBackend(OpenAIBackend):
                 )
             if any(words in message for words in MODEL_TROUBLE):
                 return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
-            return ProviderInvalidRequest(f"the engine rejected the request: {message}")
+            rejected = ProviderInvalidRequest(f"the engine rejected the request: {message}")
+            return template_refusal(message) or rejected
         return super().error(status, body)
 
 

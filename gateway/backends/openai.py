@@ -15,6 +15,7 @@ from gateway.backends.base import Address, Backend, DirectReply, Endpoint
 from gateway.backends.collect import Collector
 from gateway.backends.context import exceeded
 from gateway.backends.prompt_progress import PromptProgress
+from gateway.backends.template import template_refusal
 from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (
@@ -251,6 +252,8 @@ class OpenAIBackend(Backend):
         """Maps an error reply of the engine (OpenArmature §8.1.3)."""
         message, code = error_message(body)
         if status in (400, 413, 422, 500) and (error := exceeded(message, self.model.context_window)) is not None:
+            return error
+        if status in (400, 422, 500) and (error := template_refusal(message)) is not None:
             return error
         said, message = (
             message,

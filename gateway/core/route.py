@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace as replaced
@@ -16,8 +17,9 @@ from msgspec.structs import replace as replaced
 from gateway import backends
 from gateway.answer.capture import recorded
 from gateway.answer.normalize import Answer, in_words
-from gateway.backends import Address, Backend, Endpoint, ReplicaStatus
+from gateway.backends import Address, Backend, Endpoint, ReplicaStatus, Reply
 from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
+from gateway.backends.template import REFUSED
 from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
@@ -36,13 +38,29 @@ from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
+from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, Wanted, rank_of, tier_in, waiting
+from gateway.wire.chat import (
+    NOBODY,
+    ApiName,
+    Caller,
+    ChatRequest,
+    Tier,
+    Wanted,
+    decode,
+    encode,
+    rank_of,
+    tier_in,
+    waiting,
+)
+from gateway.wire.engine import RawText
 from normalizers import FormatSpec
 
 if TYPE_CHECKING:
     from gateway.engines import Engine
+
+_Got = TypeVar("_Got")
 
 READY_SECONDS = 5.0
 """How long an engine may take to say that it is ready."""
@@ -264,10 +282,14 @@ class Route:
         prepared = prepare(request, self._settings, can, terms)
         if terms.check is not None:
             await self.schemas.run(terms.check.compile)
-        if prepared.raw is None:
-            reply = await backend.open(request, prepared.fields)
-        else:
-            reply = await backend.open_raw(request, prepared.fields, prepared.raw)
+        try:
+            reply = await _open(backend, request, prepared.raw, prepared.fields)
+        except ProviderInvalidRequest as error:
+            prepared = prepare(request, self._settings, can, terms)
+            reply, sent, changes = await _conform(
+                prepared.fields, error, partial(_open, backend, request, prepared.raw)
+            )
+            prepared = replaced(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
         kind: Callable[..., Answer] = self._request_log.plain
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
@@ -442,7 +464,11 @@ class Route:
             can = await self.capability.find(request, backend)
             if backend.escapes and may_need_escape(request):
                 can = await self.capability.escaping(request, backend, can)
-            return await backend.count_tokens(prepare_prompt(request, self._settings, can))
+            try:
+                return await backend.count_tokens(prepare_prompt(request, self._settings, can))
+            except ProviderInvalidRequest as error:
+                fields = prepare_prompt(request, self._settings, can)
+                return (await _conform(fields, error, backend.count_tokens))[0]
 
     async def missing(self) -> WeightsMissing | None:
         """Why no request can be answered; see `Engine.missing`. None for the model of an external server."""
@@ -534,6 +560,31 @@ class Route:
                 await backend.aclose()
         if self.engine is not None and not self._engine_stays:
             await self.engine.stop()
+
+
+def _open(backend: Backend, request: ChatRequest, raw: RawText | None, fields: dict[str, Raw]) -> Awaitable[Reply]:
+    return backend.open(request, fields) if raw is None else backend.open_raw(request, fields, raw)
+
+
+async def _conform(
+    fields: Mapping[str, Raw], refusal: ProviderInvalidRequest, send: Callable[[dict[str, Raw]], Awaitable[_Got]]
+) -> tuple[_Got, dict[str, Raw], Mapping[str, int]]:
+    """Sends a conversation that the model's template refused in stricter forms, until it takes one.
+
+    fields: what was to be sent. Returns what `send` does, the fields that it got, and the changes by kind. Raises the
+    last refusal, any other error at once.
+    """
+    if refusal.code != REFUSED:
+        raise refusal
+    for messages, changes in conforming(decode(fields["messages"])):
+        sent = {**fields, "messages": Raw(encode(messages))}
+        try:
+            return await send(sent), sent, changes
+        except ProviderInvalidRequest as error:
+            if error.code != REFUSED:
+                raise
+            refusal = error
+    raise refusal
 
 
 def address_of(model: Model) -> Address | None:

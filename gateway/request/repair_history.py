@@ -100,12 +100,16 @@ class _Repairs:
             call = named[0] if named else waiting[0] if waiting and (len(waiting) == 1 or not given) else None
             self.counts["ids" if call else "orphan_results"] += 1
         if call is None:
-            name = message.get("name") or "a tool"
-            content = message.get("content")
-            text = content if isinstance(content, str) else _text(content)
-            return {"role": "user", "content": f"Result of {name}:\n{text}"}
+            return result_in_words(message, message.get("name") or "a tool")
         call.answered = True
         return {**message, "tool_call_id": call.id}
+
+
+def result_in_words(message: dict[str, Any], name: str) -> dict[str, Any]:
+    """A call's result as a user's message."""
+    content = message.get("content")
+    text = content if isinstance(content, str) else _text(content)
+    return {"role": "user", "content": f"Result of {name}:\n{text}"}
 
 
 def _is_object(text: str) -> bool:

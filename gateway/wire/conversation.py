@@ -23,62 +23,91 @@ def image_part(url: str, detail: str | None = None) -> Message:
 
 def plain(parts: list[Message]) -> str | list[Message]:
     """Returns text-only parts as one string, which every engine accepts."""
-    if all(part["type"] == "text" for part in parts):
-        return "\n\n".join(part["text"] for part in parts)
+    if all(isinstance(part, dict) and part.get("type") == "text" and "text" in part for part in parts):
+        return "\n\n".join(str(part["text"]) for part in parts)
     return parts
 
 
-class Conversation:
-    """Collects chat messages.
+SYSTEM = ("system", "developer")
+"""Roles of instructions to the model. Templates know the first, OpenAI's newer models the second."""
 
-    System text before the model's first answer becomes one system message; later system text becomes a user message
-    in its place. Adjacent messages of one role are joined.
-    """
+
+def one_system(messages: list[Message]) -> list[Message]:
+    """System texts before the model's first answer become one system message at the start; a later one becomes a
+    user's message in its place."""
+    system: list[Message] = []
+    others: list[Message] = []
+    answered = False
+    for message in messages:
+        role = message.get("role")
+        if role in SYSTEM and not answered:
+            system.append({**message, "role": "system"})
+        else:
+            others.append({**message, "role": "user"} if role in SYSTEM else message)
+            answered = answered or role == "assistant"
+    return [*joined(system), *others]
+
+
+def joined(messages: list[Message]) -> list[Message]:
+    """Adjacent messages of one role become one, but for tool calls' results."""
+    found: list[Message] = []
+    for message in messages:
+        if found and message.get("role") != "tool" and message.get("role") == found[-1].get("role"):
+            found[-1] = _both(found[-1], message)
+        else:
+            found.append(message)
+    return found
+
+
+def _both(first: Message, second: Message) -> Message:
+    both = {**second, **first, "content": plain([*_parts(first), *_parts(second)])}
+    for name in ("tool_calls", "reasoning_content"):
+        values = [value for value in (first.get(name), second.get(name)) if value]
+        if values:
+            both[name] = values[0] + values[1] if len({*map(type, values)}) < len(values) else values[0]
+    return both
+
+
+def _parts(message: Message) -> list[Message]:
+    content = message.get("content")
+    return content if isinstance(content, list) else [text_part(content)] if content else []
+
+
+class Conversation:
+    """Collects chat messages, and joins them as `one_system` and `joined` say."""
 
     def __init__(self) -> None:
-        self._system: list[str] = []
         self._messages: list[Message] = []
 
     def messages(self) -> list[Message]:
-        system = [{"role": "system", "content": "\n\n".join(self._system)}] if self._system else []
-        return [*system, *map(_finished, self._messages)]
+        return [_finished(message) for message in joined(one_system(self._messages))]
 
     def system(self, text: str) -> None:
-        if not text:
-            return
-        if any(message["role"] == "assistant" for message in self._messages):
-            self.user([text_part(text)])
-        else:
-            self._system.append(text)
+        if text:
+            self._messages.append({"role": "system", "content": [text_part(text)]})
 
     def user(self, parts: list[Message]) -> None:
         if parts:
-            self._turn("user")["content"] += parts
+            self._messages.append({"role": "user", "content": parts})
 
     def assistant(self, *, text: str = "", reasoning: str = "", call: Message | None = None) -> None:
         """call: `{id, name, arguments}`, the arguments as JSON in a string."""
-        message = self._turn("assistant")
-        if text:
-            message["content"].append(text_part(text))
+        message: Message = {"role": "assistant", "content": [text_part(text)] if text else []}
         if reasoning:
-            message["reasoning_content"] = message.get("reasoning_content", "") + reasoning
+            message["reasoning_content"] = reasoning
         if call is not None:
             function = {"name": call["name"], "arguments": call["arguments"]}
-            message.setdefault("tool_calls", []).append({"id": call["id"], "type": "function", "function": function})
+            message["tool_calls"] = [{"id": call["id"], "type": "function", "function": function}]
+        self._messages.append(message)
 
     def result(self, call_id: str, text: str) -> None:
         """Adds a tool call's result."""
         self._messages.append({"role": "tool", "tool_call_id": call_id, "content": text})
 
-    def _turn(self, role: str) -> Message:
-        if not self._messages or self._messages[-1]["role"] != role:
-            self._messages.append({"role": role, "content": []})
-        return self._messages[-1]
-
 
 def _finished(message: Message) -> Message:
     parts = message["content"]
     if isinstance(parts, str):
-        return message
+        return message if parts or "tool_calls" not in message else {**message, "content": None}
     content = plain(parts)
     return {**message, "content": content if content or "tool_calls" not in message else None}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.responses.background import Background, Backgrounds
 from gateway.api.responses.stored import conversations, paged, responses
-from gateway.api.streaming import Stream, chat_stream, dropped_tools, estimate, stand_in, write_events
+from gateway.api.streaming import Stream, chat_stream, dropped_tools, estimate, extra_headers, write_events
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.server.asgi import ASGIApp, Headers
@@ -138,7 +138,7 @@ async def compact(request: Request) -> ASGIApp:
         raise ProviderInvalidResponse("the model wrote no summary")
     model = run.fallback or request.gateway.route(wanted.model).model.name
     made = compaction(items, summary, cut=cut, model=model, usage=usage, created_at=int(time.time()))
-    return JSON(made, stand_in(run))
+    return JSON(made, extra_headers(run))
 
 
 def is_stored(request: Request, wanted: CreateResponse) -> bool:
@@ -265,7 +265,7 @@ class Answer:
             self.encoder.feed(pieces(await run.whole()))
         self.encoder.close()
         await self.save()
-        return stand_in(run)
+        return extra_headers(run)
 
     def opening(self) -> bytes:
         return self.write(self.open_events())
