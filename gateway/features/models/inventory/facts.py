@@ -24,7 +24,8 @@ _ENCODERS = re.compile(r"bert|embedding", re.IGNORECASE)
 class Facts(Struct, frozen=True):
     """size: bytes of the weights. context: tokens that it was trained on. evidence: what shows the dialect.
 
-    tools: whether its template has a place for tools, None if unknown. role: what it does.
+    tools: whether its template has a place for tools, None if unknown. role: what it does. capabilities: in Ollama's
+    words; () if its server doesn't say. window: tokens of context that its server uses if nobody says another number.
     """
 
     size: int | None = None
@@ -37,6 +38,8 @@ class Facts(Struct, frozen=True):
     dialect: Detection | None = None
     evidence: str = ""
     role: Role = "chat"
+    capabilities: tuple[str, ...] = ()
+    window: int | None = None
 
 
 def printable(text: object, most: int = SHOWN_CHARS) -> str:
