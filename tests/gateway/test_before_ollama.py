@@ -21,7 +21,7 @@ ABLE: dict[str, list[str] | None] = {
     "vectors": ["embedding"],
     "old": None,
 }
-WEATHER = {
+WEATHER: Json = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -480,7 +480,7 @@ async def test_a_call_is_certain(api: str, stream: bool, format: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_is_certain_whatever_the_settings(unmarked: Any, prompt: str, stream: bool) -> None:
     custom = registry.define({"like": "hermes", "unmarked": unmarked})
-    settings = {"tool_call_format": custom.name, "custom_format": custom, "tool_prompt": prompt}
+    settings: Json = {"tool_call_format": custom.name, "custom_format": custom, "tool_prompt": prompt}
     async with before(double(script=lambda _: ("No.", [])), **settings) as gateway:
         said = await ask(gateway, "chat", "hi", stream=stream, tools=[WEATHER], tool_choice="required")
     assert said.calls == [("get_weather", {"city": "x"})]
