@@ -18,6 +18,7 @@ from gateway.backends.base import Address, Backend, Endpoint, Reply
 from gateway.backends.context import context_length_exceeded, exceeded, may_exceed, prompt_size
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.config import Model
+from gateway.config.values import OLLAMA_OPTIONS
 from gateway.errors import (
     GatewayError,
     ProviderInvalidRequest,
@@ -39,16 +40,6 @@ BYTES_PER_TOKEN = 2
 
 DEFAULT_WINDOW = 2048
 """Smallest default context window of any Ollama version, in tokens."""
-
-LAUNCH = {
-    "gpu_layers": "num_gpu",
-    "main_gpu": "main_gpu",
-    "threads": "num_thread",
-    "batch": "num_batch",
-    "mmap": "use_mmap",
-}
-"""Keys of config.yaml → Ollama's `options`, with which it loads the model."""
-
 
 RESTARTS = re.compile(r"unexpected EOF|llama-server process has terminated", re.IGNORECASE)
 """How Ollama says that its runner ended before an answer began. It starts another one for the next request."""
@@ -178,7 +169,7 @@ class OllamaBackend(OpenAIBackend):
         self._shown: dict[str, Any] | None = None
         self._version: tuple[int, ...] | None = None
         self._control: ControlTokens | None = None
-        given = {option: getattr(model.engine, key) for key, option in LAUNCH.items()}
+        given = {option: getattr(model.engine, key) for key, option in OLLAMA_OPTIONS.items()}
         self._settings = {option: value for option, value in given.items() if value is not None}
         if model.context_window is not None:
             self._settings["num_ctx"] = model.context_window

@@ -24,6 +24,7 @@ from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
     DECIDED,
+    OLLAMA_OPTIONS,
     STARTABLE,
     Adapter,
     Config,
@@ -177,6 +178,7 @@ class _Build:
         for runtime, general in (file.runtimes or {}).items():
             self.tuning(("runtimes", runtime), general, runtime)
         self.shared_ports(models)
+        self.shared_by_ollama(models)
         self.other_names(models)
         for key, lack in lacking_extras(document):
             document.note((key,), f"{key}: {lack}")
@@ -483,6 +485,23 @@ class _Build:
             if other != name:
                 message = f"{name} and {other} share port {model.port}: the one that starts second gets another port"
                 self.document.note(("models", name, "port"), message)
+
+    def shared_by_ollama(self, models: Mapping[str, Model]) -> None:
+        """Notes models of Ollama that two entries load with different settings: each swap takes a load."""
+        first: dict[object, Model] = {}
+        for name, model in models.items():
+            if model.runtime != "ollama":
+                continue
+            other = first.setdefault((model.base_url, model.port, model.uds, model.upstream_name), model)
+            for key in ("context_window", *OLLAMA_OPTIONS):
+                ours, theirs = (getattr(one if key == "context_window" else one.engine, key) for one in (model, other))
+                if ours != theirs:
+                    both = f"{name} and {other.name} are one model of Ollama, {model.upstream_name}"
+                    told = " and ".join(str(value) if value is not None else "none" for value in (ours, theirs))
+                    self.document.note(
+                        ("models", name, key),
+                        f"{both}, with a different {key} ({told}): each change to the other loads it again",
+                    )
 
     def own_address(self, models: Mapping[str, Model], server: Server) -> None:
         """Refuses the gateway's own address: it would call itself until no connection is left."""

@@ -61,6 +61,15 @@ DECIDED = ("llama.cpp", "mlx")
 """Runtimes that can be held to a decision whether an answer calls."""
 
 ToolExample = Literal["ask", "call", "calls", "chain", "hello"]
+OLLAMA_OPTIONS = {
+    "gpu_layers": "num_gpu",
+    "main_gpu": "main_gpu",
+    "threads": "num_thread",
+    "batch": "num_batch",
+    "mmap": "use_mmap",
+}
+"""Keys of config.yaml → Ollama's `options`, with which it loads the model, besides the context window."""
+
 Enforcement = Literal["auto", "engine", "response_format"]
 KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q5_0", "q5_1"]
 RopeScaling = Literal["none", "linear", "yarn"]

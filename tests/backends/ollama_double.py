@@ -128,7 +128,15 @@ class OllamaDouble:
             case "GET", "/api/version":
                 _json(writer, 200, {"version": self.version})
             case "GET", "/api/tags":
-                _json(writer, 200, {"models": [{"name": name, "model": name} for name in self.models]})
+                _json(
+                    writer,
+                    200,
+                    {"models": [{"name": name, "model": name, "size": 397_821_319} for name in self.models]},
+                )
+            case "GET", "/api/ps":
+                _json(
+                    writer, 200, {"models": [{"context_length": self.loads[-1].get("num_ctx")}] if self.loads else []}
+                )
             case "GET", "/v1/models":
                 listed = [{"id": name, "object": "model", "created": 1, "owned_by": "library"} for name in self.models]
                 _json(writer, 200, {"object": "list", "data": listed})

@@ -562,6 +562,42 @@ def test_models_may_share_a_port_and_it_is_noted(write: Any) -> None:
     ]
 
 
+OLLAMAS: dict[str, tuple[str, str, list[str]]] = {
+    "windows": ("context_window: 4096", "context_window: 8192", ["context_window (8192 and 4096)"]),
+    "a window and none": ("context_window: 4096", "seed: 1", ["context_window (none and 4096)"]),
+    "threads": ("threads: 2", "threads: 4", ["threads (4 and 2)"]),
+    "layers and batches": (
+        "gpu_layers: 1, batch: 64",
+        "gpu_layers: 2, batch: 32",
+        ["gpu_layers (2 and 1)", "batch (32 and 64)"],
+    ),
+    "the same": ("context_window: 4096", "context_window: 4096, seed: 2", []),
+    "requests' fields": ("temperature: 1", "temperature: 0", []),
+    "two servers": ("context_window: 4096", "base_url: 'http://10.0.0.1:11434', context_window: 8192", []),
+    "two models": ("context_window: 4096", "model_name: other, context_window: 8192", []),
+    "two runtimes": ("context_window: 4096", "runtime: openai, context_window: 8192", []),
+}
+
+
+@pytest.mark.parametrize("name", OLLAMAS)
+def test_entries_that_load_one_model_of_ollama_differently_are_noted(write: Any, name: str) -> None:
+    first, second, noted = OLLAMAS[name]
+    rest = {"runtime": "ollama", "model_name": "qwen3:4b"}
+    given = second + "".join(f", {key}: '{value}'" for key, value in rest.items() if f"{key}:" not in second)
+    config = load(
+        write(f"""\
+            active_model: a
+            models:
+              a: {{runtime: ollama, model_name: 'qwen3:4b', {first}}}
+              b: {{{given.replace("runtime: openai", "runtime: openai, base_url: 'http://10.0.0.1'")}}}
+            """),
+        {},
+    )
+    assert [note.line for note in config.notes] == [4] * len(noted)
+    for note, what in zip(config.notes, noted, strict=True):
+        assert f"b and a are one model of Ollama, qwen3:4b, with a different {what}" in note.message
+
+
 def test_resolve(write: Any) -> None:
     config = load(write("active_model: b\nmodels: {a: {runtime: echo}, b: {runtime: echo, model_name: x}}\n"), {})
     assert [config.resolve(name).name for name in (None, "", "default", "a")] == ["b", "b", "b", "a"]

@@ -21,7 +21,7 @@ ABLE: dict[str, list[str] | None] = {
     "vectors": ["embedding"],
     "old": None,
 }
-WEATHER = {
+WEATHER: Json = {
     "type": "function",
     "function": {
         "name": "get_weather",
@@ -480,7 +480,7 @@ async def test_a_call_is_certain(api: str, stream: bool, format: str) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_call_is_certain_whatever_the_settings(unmarked: Any, prompt: str, stream: bool) -> None:
     custom = registry.define({"like": "hermes", "unmarked": unmarked})
-    settings = {"tool_call_format": custom.name, "custom_format": custom, "tool_prompt": prompt}
+    settings: Json = {"tool_call_format": custom.name, "custom_format": custom, "tool_prompt": prompt}
     async with before(double(script=lambda _: ("No.", [])), **settings) as gateway:
         said = await ask(gateway, "chat", "hi", stream=stream, tools=[WEATHER], tool_choice="required")
     assert said.calls == [("get_weather", {"city": "x"})]
@@ -607,3 +607,33 @@ async def test_a_vocabulary_without_them(tokens: dict[str, int]) -> None:
     async with before(ollama) as gateway:
         assert (await gateway.ask(chat(EVIL))).status == 200
     assert ollama.requests[-1]["messages"][0]["content"] == EVIL
+
+
+# Calls without marks, as on llama.cpp
+
+ROME = '{"name": "get_weather", "arguments": {"city": "Rome"}}'
+UNMARKED: dict[str, tuple[str, list[tuple[str, Any]]]] = {
+    "alone": (ROME, [("get_weather", {"city": "Rome"})]),
+    "in a fence": (f"```json\n{ROME}\n```", [("get_weather", {"city": "Rome"})]),
+    "in tags": (f"<tool_call>\n{ROME}\n</tool_call>", [("get_weather", {"city": "Rome"})]),
+    "a list": (f"[{ROME}, {ROME}]", [("get_weather", {"city": "Rome"})] * 2),
+    "other keys": (
+        '{"function": "get_weather", "parameters": {"city": "Rome"}}',
+        [("get_weather", {"city": "Rome"})],
+    ),
+    "another tool": ('{"name": "other", "arguments": {"city": "Rome"}}', []),
+    "an argument missing": ('{"name": "get_weather", "arguments": {}}', []),
+    "an example": (f"You could write {ROME} for that.", []),
+    "half": ('{"name": "get_weather", "argu', []),
+}
+
+
+@everyhow
+@pytest.mark.parametrize("name", UNMARKED)
+async def test_calls_without_marks(api: str, stream: bool, name: str) -> None:
+    text, calls = UNMARKED[name]
+    pieces = [text[at : at + 4] for at in range(0, len(text), 4)]
+    async with before(double(script=lambda _: (pieces, []))) as gateway:
+        said = await ask(gateway, api, "hi", stream=stream, tools=[WEATHER])
+    assert said.calls == calls
+    assert said.text == ("" if calls else text)

@@ -308,12 +308,13 @@ def test_the_hub_is_searched(config: Path) -> None:
 # Ollama
 
 
-def ollama(*, has: bool) -> Source:
+def ollama(*, has: bool, capabilities: tuple[str, ...] = ("completion", "tools"), parameters: str = "") -> Source:
     shown = {
         "template": "{{ .Tools }}",
         "details": {"parameter_size": "4.0B", "quantization_level": "Q4_K_M"},
         "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
-        "capabilities": ["completion", "tools"],
+        "capabilities": [*capabilities],
+        "parameters": parameters,
     }
     tags = {"models": [{"name": "qwen3:4b", "size": 2_600_000_000}]}
     pages = {
@@ -338,6 +339,42 @@ def test_ollama(has: bool, config: Path) -> None:
     assert (model.runtime, model.upstream_name, model.base_url) == ("ollama", "qwen3:4b", source.url)
     assert model.tool_call_format == "native_json"
     other_lines_stay(config)
+
+
+SHOWN: dict[str, tuple[tuple[str, ...], str, list[str], tuple[str, ...]]] = {
+    "tools": (("completion", "tools"), "", ["tools; calls", "no effort", "no images"], ("text", "tool_calling")),
+    "nothing more": (("completion",), "", ["tools only with a tool_call_format and `tool_prompt: system`"], ("text",)),
+    "thinks": (
+        ("completion", "tools", "thinking"),
+        "",
+        ["; effort; no images"],
+        ("text", "tool_calling", "reasoning"),
+    ),
+    "sees": (("completion", "vision"), "", ["; images"], ("text", "vision")),
+    "everything": (
+        ("completion", "tools", "thinking", "vision", "insert"),
+        'stop  "x"\nnum_ctx                        8192',
+        ["tools; calls that are required; JSON by a schema; effort; images", "serves 8,192"],
+        ("text", "tool_calling", "vision", "reasoning"),
+    ),
+    "vectors": (("embedding",), "", [], ("embeddings",)),
+}
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_what_a_model_of_ollama_can_is_shown(name: str, config: Path) -> None:
+    able, parameters, told, capabilities = SHOWN[name]
+    with serving(ollama(has=True, capabilities=able, parameters=parameters)) as source:
+        done = ctxgate(config, "add", "ollama:qwen3:4b", "--no-smoke", OLLAMA_HOST=source.url)
+    assert done.returncode == 0, done.stderr
+    lines = dict(line.split(None, 1) for line in done.stdout.splitlines() if line.startswith("  "))
+    assert lines["can"] == ", ".join(able)
+    assert "trained on 40,960 tokens" in lines["context"]
+    assert "template" in lines
+    assert ("works" in lines) is (able != ("embedding",))
+    for words in told:
+        assert words in done.stdout
+    assert load(config, {}).models["qwen3-4b"].capabilities == capabilities
 
 
 def test_no_ollama(config: Path) -> None:

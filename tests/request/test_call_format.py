@@ -85,7 +85,7 @@ def test_a_call_of_another_tool_does_not_fit() -> None:
     schema = json.loads(call_format(tools("plain", "empty"), ()))["json_schema"]["schema"]
     valid = jsonschema.Draft202012Validator(schema).is_valid
     assert valid({"name": "plain", "arguments": {"city": "Rome"}})
-    for wrong in (
+    wrongs: list[Any] = [
         {"name": "plain", "arguments": {}},
         {"name": "other", "arguments": {}},
         {"name": "plain"},
@@ -94,5 +94,6 @@ def test_a_call_of_another_tool_does_not_fit() -> None:
         {"name": "empty", "arguments": {}, "more": 1},
         "plain",
         [],
-    ):
+    ]
+    for wrong in wrongs:
         assert not valid(wrong), wrong

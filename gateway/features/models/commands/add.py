@@ -99,6 +99,8 @@ def _show(config: Config, found: Addition, status: dict[str, Any] | None) -> Non
         "template": {None: "unknown", False: "none", True: "it has one"}[known.template]
         + {None: "", False: ", without a place for tools", True: ", with a place for tools"}[known.tools],
         "dialect": _dialect(found),
+        "can": ", ".join(known.capabilities),
+        "works": _works(found),
         "memory": _memory(config, found, status),
     }
     for label, text in rows.items():
@@ -107,7 +109,7 @@ def _show(config: Config, found: Addition, status: dict[str, Any] | None) -> Non
 
 
 def _context(found: Addition) -> str:
-    trained, window = found.facts.context, found.window
+    trained, window = found.facts.context, found.window or found.facts.window
     told = f"trained on {trained:,} tokens" if trained else ""
     return ", ".join(filter(None, (told, f"serves {window:,}" if window else "")))
 
@@ -119,6 +121,17 @@ def _dialect(found: Addition) -> str:
     if known is None:
         return "native_json: nothing in its files shows another one"
     return f"{known.format}, because of its {known.source}: {' '.join(known.evidence)} (in {found.facts.evidence})"
+
+
+def _works(found: Addition) -> str:
+    """What the gateway offers with a model of Ollama, by its capabilities; "" of any other."""
+    able = found.facts.capabilities
+    if not able or found.facts.role != "chat":
+        return ""
+    tools = "tools" if "tools" in able else "tools only with a tool_call_format and `tool_prompt: system`"
+    effort = "effort" if "thinking" in able else "no effort: the gateway leaves it out"
+    images = "images" if "vision" in able else "no images"
+    return f"{tools}; calls that are required; JSON by a schema; {effort}; {images}"
 
 
 def _memory(config: Config, found: Addition, status: dict[str, Any] | None) -> str:

@@ -85,5 +85,9 @@ def dialect(facts: Facts, reads_itself: bool) -> Line:
 def capabilities(facts: Facts) -> Line:
     if facts.role == "embedding":
         return Line("capabilities", ["embeddings"])
-    calls = facts.dialect is not None or facts.tools
-    return Line("capabilities", ["text", "tool_calling"] if calls else ["text"])
+    has = {
+        "tool_calling": facts.dialect is not None or facts.tools,
+        "vision": "vision" in facts.capabilities,
+        "reasoning": "thinking" in facts.capabilities,
+    }
+    return Line("capabilities", ["text", *(name for name, there in has.items() if there)])

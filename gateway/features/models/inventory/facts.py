@@ -25,7 +25,8 @@ class Facts(Struct, frozen=True):
     """size: bytes of the weights. context: tokens that it was trained on. evidence: what shows the dialect.
 
     tools: whether its template has a place for tools, None if unknown. role: what it does. basename, finetune: of a
-    GGUF file: the family, and what it was trained for.
+    GGUF file: the family, and what it was trained for. capabilities: in Ollama's words; () if its server doesn't say.
+    window: tokens of context that its server uses if nobody says another number.
     """
 
     size: int | None = None
@@ -40,6 +41,8 @@ class Facts(Struct, frozen=True):
     role: Role = "chat"
     basename: str = ""
     finetune: str = ""
+    capabilities: tuple[str, ...] = ()
+    window: int | None = None
 
 
 def printable(text: object, most: int = SHOWN_CHARS) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -88,6 +89,7 @@ def in_ollama(base: str, name: str) -> Facts | None:
     architecture = str(info.get("general.architecture") or details.get("family") or "")
     told = About(str(said.get("template") or ""), architecture, source="/api/show")
     able = said.get("capabilities")
+    parameters = str(said.get("parameters") or "")
     sizes = [
         entry.get("size")
         for entry in tags.get("models") or ()
@@ -102,6 +104,8 @@ def in_ollama(base: str, name: str) -> Facts | None:
         template=bool(told.template),
         tools="tools" in able if isinstance(able, list) else ".Tools" in (told.template or ""),
         role="embedding" if isinstance(able, list) and "embedding" in able else "chat",
+        capabilities=tuple(map(facts.printable, able)) if isinstance(able, list) else (),
+        window=int(written[1]) if (written := re.search(r"^num_ctx\s+(\d{1,9})$", parameters, re.MULTILINE)) else None,
     )
 
 
