@@ -349,7 +349,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     check_tools(request, settings.runtime)
     wanted = constraint(request) if request.constrained else None
     by_format = _by_format(request, wanted, settings)
-    method = "engine" if by_format else _method(wanted, settings)
+    method = "engine" if by_format and settings.calls_by_format else _method(wanted, settings)
     if settings.measure is not None:
         notation = "gbnf" if by_format else can.notation
         measured(request, wanted if method in ("engine", "grammar") else None, notation, settings.measure)

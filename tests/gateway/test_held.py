@@ -334,7 +334,7 @@ async def test_what_forces_calls_is_learnt(http: str, fields: Json, stream: bool
         second = await gateway.ask(chat(**fields))
         third = await gateway.ask(chat(response_format=BY_SCHEMA))
         sent = [names_sent(exchange) for exchange in gateway.engine.requests]
-    assert folded(first)[1:] == (CALLED, {"by": "engine", "attempts": 2})
+    assert folded(first)[1:] == (CALLED, {"by": "checked", "attempts": 2})
     assert sent == [(False, True), (True, False), (True, False), (False, False)]
     assert second.headers["x-ctxgate-enforced"] == third.headers["x-ctxgate-enforced"] == "engine"
 
