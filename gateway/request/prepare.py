@@ -380,17 +380,19 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     elif can.unread and wanted is None and (request.tools is None or request.tool_choice == "none"):
         reader = next((each for each in (reader, can.dialect) if not each.untouched), None) or registry.get("auto")
         raw = free_text(reader)
-    check = None
-    if wanted is not None:
-        check = Check(wanted, request.tools, settings.compile)
+    check = Check(wanted, request.tools, settings.compile) if wanted is not None else None
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked
-    examples: Sequence[Mapping[str, Any]] = ()
-    if can.examples and wanted is None and request.tools is not None and request.tool_choice != "none":
-        order = [kind for kind in can.examples if kind != "calls" or request.parallel_tool_calls]
-        examples = example_turns(decode(_escaped_tools(bytes(request.tools), can)), order)
-    shown = tuple(drop), tuple(system), as_text, examples
+    shown = tuple(drop), tuple(system), as_text, _examples(request, can) if wanted is None else ()
     return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
+
+
+def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, Any]]:
+    """The turns that show when to call one of the request's tools."""
+    if not can.examples or request.tools is None or request.tool_choice == "none":
+        return ()
+    order = [kind for kind in can.examples if kind != "calls" or request.parallel_tool_calls]
+    return example_turns(decode(_escaped_tools(bytes(request.tools), can)), order)
 
 
 def _show_tools(
