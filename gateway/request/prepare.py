@@ -21,6 +21,7 @@ from gateway.request.constraints import (
 )
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
+from gateway.request.known_schemas import known_schemas
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -247,6 +248,8 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     fields = {**settings.defaults, **request.fields, **request.limit()}
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
+    if settings.runtime == "llama.cpp":
+        fields |= known_schemas(fields)
     messages, repairs = repair_history(decode(fields["messages"]))
     edited = bool(repairs)
     if request.tools is not None and can.tools_in != "template":
@@ -328,6 +331,8 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     drop: list[str] = []
     if method == "checked":
         replace |= named_tool(request)
+    if settings.runtime == "llama.cpp":
+        replace |= known_schemas({**request.fields, **replace})
     if wanted is not None and method == "checked" and settings.runtime in NEED_WORDS and wanted.kind != "call":
         # Models that have tools mostly call one; one that doesn't gets the words when we ask again.
         system.append(wanted.words())
