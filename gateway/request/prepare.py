@@ -24,6 +24,7 @@ from gateway.request.constraints import (
 )
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
+from gateway.request.known_schemas import known_schemas
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -263,6 +264,8 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     fields = {**settings.defaults, **request.fields, **request.limit()}
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
+    if settings.runtime == "llama.cpp":
+        fields |= known_schemas(fields)
     messages, repairs = repair_history(decode(fields["messages"]))
     edited = bool(repairs)
     if request.tools is not None and can.tools_in != "template":
@@ -360,12 +363,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     raw = _raw_text(request, wanted, method, settings, can, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
         method, reader = "checked", can.reader
-    replace = request.limit()
+    replace = _replaced(request, settings, by_format, named=method == "checked" or bool(by_format))
     system: list[str] = []
     drop: list[str] = []
-    if method == "checked" or by_format:
-        replace |= named_tool(request)
-    replace |= by_format
     if wanted is not None and method == "checked" and settings.runtime in NEED_WORDS and wanted.kind != "call":
         # Models that have tools mostly call one; one that doesn't gets the words when we ask again.
         system.append(wanted.words())
@@ -385,6 +385,19 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     unmarked = raw is not None and raw.unmarked
     shown = tuple(drop), tuple(system), as_text, _examples(request, can) if wanted is None else ()
     return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
+
+
+def _replaced(
+    request: ChatRequest, settings: Settings, by_format: Mapping[str, Raw], *, named: bool
+) -> dict[str, Raw]:
+    """The fields about tools and schemas to send in place of the client's. named: also in place of a choice by name."""
+    replace = request.limit()
+    if named:
+        replace |= named_tool(request)
+    replace |= by_format
+    if settings.runtime == "llama.cpp":
+        replace |= known_schemas({**request.fields, **replace})
+    return replace
 
 
 def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, Any]]:

@@ -15,7 +15,8 @@ from gateway.schema.fault import Unchecked
 MOST = 5_000
 """The most ways in which a value may begin."""
 MOST_OPTIONAL = 1_000
-"""The most optional properties of objects; the work on a grammar grows with their third power."""
+"""The most optional properties of an object. The work on a grammar grows with the square of an object's, and with the
+number of objects: of several, the squares add up to no more than the square of this."""
 MOST_PATHS = 100_000
 """Ways through the next LONG_TOKEN characters of a pattern: llama.cpp follows them all for each token that it tries."""
 LONG_TOKEN = 8
@@ -38,13 +39,15 @@ def measure(schemas: Sequence[Any]) -> None:
         optional += ways.optional
         if ways.most > MOST:
             raise Unchecked(f"a value could begin in more than {MOST} ways")
-    if optional > MOST_OPTIONAL:
-        raise Unchecked(f"it has more than {MOST_OPTIONAL} properties that aren't required")
+    if optional > MOST_OPTIONAL**2:
+        raise Unchecked(
+            f"it has more than {MOST_OPTIONAL} properties that aren't required, or many objects of as much work"
+        )
 
 
 class _Ways:
-    """most: the ways in which the value with the most of them may begin, up to MOST + 1. optional: properties that
-    objects may leave out."""
+    """most: the ways in which the value with the most of them may begin, up to MOST + 1. optional: the squares
+    of the numbers of properties that each object may leave out."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
@@ -76,7 +79,7 @@ class _Ways:
 
     def _target(self, reference: str) -> Any:
         node = self._root
-        for name in reference.removeprefix("#").strip("/").split("/"):
+        for name in reference.removeprefix("#").strip("/").split("/") if reference != "#" else ():
             name = name.replace("~1", "/").replace("~0", "~")
             if isinstance(node, list) and name.isdecimal() and len(name) < 9 and int(name) < len(node):
                 node = node[int(name)]
@@ -88,7 +91,7 @@ class _Ways:
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
             required = {name for name in _list(schema.get("required")) if isinstance(name, str)}
-            self.optional += len(properties.keys() - required)
+            self.optional += len(properties.keys() - required) ** 2
             for inner in properties.values():
                 self.value(inner)
         for keyword in _INSIDE:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from math import isqrt
 from typing import Any
 
 import pytest
@@ -30,6 +31,7 @@ CHOICE: Json = {"enum": [*range(MOST)]}
         CHOICE,
         {"anyOf": [CHOICE], "oneOf": []},
         {"$ref": "#"},
+        {"properties": {"a": {"$ref": "#"}, "b": {"anyOf": [{"$ref": "#"}, {"$ref": "#"}]}}},
         {"properties": {"a": {"$ref": "#/properties/b/items/0"}, "b": {"items": [CHOICE]}}},
         {"$ref": "#/nowhere/0", "x~y": 1},
         {"anyOf": 5, "enum": "x", "type": ["string", "null"], "properties": {"a": 5, "b": True}, "items": None},
@@ -48,6 +50,7 @@ def test_what_an_engine_bears(schema: Any) -> None:
         ({"items": {"prefixItems": [OPTIONAL]}}, "properties that aren't required"),
         ({"anyOf": [CHOICE, {"type": "null"}]}, "could begin"),
         ({"allOf": [CHOICE, CHOICE]}, "could begin"),
+        ({**CHOICE, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, "could begin"),
         ({"additionalProperties": {"$defs": {"a/b": CHOICE}, "enum": [*range(MOST + 1)]}}, "could begin"),
         ({"a/b": {"~": [CHOICE]}, "anyOf": [{"$ref": "#/a~1b/~0/0"}] * 2}, "could begin"),
         ({"items": {"pattern": "^(a|a|a|a)*$"}}, f"more than {MOST_PATHS} ways"),
@@ -61,10 +64,16 @@ def test_what_it_does_not(schema: Json, reason: str) -> None:
 
 
 def test_schemas_count_together() -> None:
-    half: Json = {"properties": {f"p{n}": {} for n in range(MOST_OPTIONAL // 2 + 1)}}
+    half: Json = {"properties": {f"p{n}": {} for n in range(isqrt(MOST_OPTIONAL**2 // 2) + 1)}}
     measure([half])
     with pytest.raises(Unchecked, match="properties that aren't required"):
         measure([half, half])
+
+
+@pytest.mark.parametrize(("tools", "optional"), [(58, 34), (58, 60), (120, 16), (400, 40), (1000, 30)])
+def test_many_small_schemas_pass(tools: int, optional: int) -> None:
+    """As agents with many tools send them: llama.cpp makes a grammar of each in a few milliseconds."""
+    measure([{"properties": {f"p{n}": {} for n in range(optional)}}] * tools)
 
 
 @pytest.mark.parametrize(
