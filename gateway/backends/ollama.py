@@ -92,15 +92,20 @@ class OllamaReply(Reply):
             body = await self._response.read()
             answer = json_object(body)
             if answer.get("done") is False:
-                text = str(answer.get("response") or (answer.get("message") or {}).get("content") or "")
+                message = answer.get("message")
+                text = str(message.get("content") if isinstance(message, dict) else answer.get("response") or "")
                 answer |= await self._broken_off(-(-len(text.encode()) // ollama_chat.BYTES_PER_TOKEN))
             answers.append(answer)
-            if "error" in answer or not self._chat.next_choice():
+            if "error" in answer or not self._chat.has_more:
                 return self._chat.whole(body, answers)
+            self._chat.next_choice()
             await self._ask_again()
 
     async def payloads(self) -> list[bytes]:
         while not self.done:
+            if self._chat.done:  # the end of the last choice has been passed on
+                self._chat.next_choice()
+                await self._ask_again()
             data = await self._response.receive()
             # An error before the first line has no line break.
             *lines, self._rest = (self._rest + (data or b"\n")).split(b"\n")
@@ -111,10 +116,7 @@ class OllamaReply(Reply):
                 payloads += self._chat.chunks(line)
             if not data and not self._chat.done and self._chat.lines:
                 payloads += self._chat.translated(await self._broken_off(self._chat.lines))
-            if self._chat.done:
-                self.done = not self._chat.next_choice()
-                if not self.done:
-                    await self._ask_again()
+            self.done = self._chat.done and not self._chat.has_more
             if payloads or not data:
                 return payloads
         return []

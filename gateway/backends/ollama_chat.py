@@ -230,16 +230,17 @@ class Chat:
         frame["finish_reason"] = answer.get("done_reason") or "stop"
         made = [encode({**shell, "choices": [frame]})]
         self._written += answer.get("eval_count") or 0
-        if self._usage and self._index + 1 == self._choices:
+        if self._usage and not self.has_more:
             made.append(encode({**shell, "choices": [], "usage": _usage(answer, self._written)}))
         return made
 
-    def next_choice(self) -> bool:
-        """Goes on to the request's next choice. False: it has had them all."""
-        if self._index + 1 == self._choices:
-            return False
+    @property
+    def has_more(self) -> bool:
+        """Whether the request wants more choices than this one."""
+        return self._index + 1 < self._choices
+
+    def next_choice(self) -> None:
         self._index, self._calls, self.lines, self.done = self._index + 1, 0, 0, False
-        return True
 
     def _too_long(self, answer: Json) -> bytes | None:
         """The error for a prompt that Ollama took though it exceeds the context window."""

@@ -637,3 +637,16 @@ async def test_calls_without_marks(api: str, stream: bool, name: str) -> None:
         said = await ask(gateway, api, "hi", stream=stream, tools=[WEATHER])
     assert said.calls == calls
     assert said.text == ("" if calls else text)
+
+
+async def test_the_end_of_a_choice_does_not_wait_for_the_next() -> None:
+    """Which fails here: the client has the first one whole."""
+    ollama = double()
+    ollama.endless = lambda asked: ollama.failures.extend(["eof", "eof"]) or False  # type: ignore[func-returns-value]
+    async with before(ollama) as gateway:
+        answer = await gateway.ask(chat("one two", n=2, stream=True))
+    chunks = [json.loads(event) for event in answer.events[:-1]]
+    first = [frame for chunk in chunks if "choices" in chunk for frame in chunk["choices"] if frame["index"] == 0]
+    assert "".join(frame["delta"].get("content") or "" for frame in first) == "You said: one two"
+    assert first[-1]["finish_reason"] == "stop"
+    assert "error" in chunks[-1]
