@@ -387,9 +387,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
 
 
-def _replaced(
-    request: ChatRequest, settings: Settings, by_format: Mapping[str, Raw], *, named: bool
-) -> dict[str, Raw]:
+def _replaced(request: ChatRequest, settings: Settings, by_format: Mapping[str, Raw], *, named: bool) -> dict[str, Raw]:
     """The fields about tools and schemas to send in place of the client's. named: also in place of a choice by name."""
     replace = request.limit()
     if named:
