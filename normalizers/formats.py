@@ -65,7 +65,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     # -- JSON calls
     FormatSpec(
         name="hermes",
-        aliases=("qwen2.5", "qwen3", "granite4"),
+        aliases=("qwen2.5", "qwen3", "granite4", "reka"),
         dialect="json",
         open=("<tool_call>",),
         close=("</tool_call>",),
@@ -110,7 +110,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="phi4",
-        aliases=("phi4_mini",),
+        aliases=("phi4_mini", "firefunction_v2"),
         dialect="json",
         open=("functools", "<|tool_call|>"),
         listed=True,
@@ -129,6 +129,13 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=_COHERE_TEXT,
         content_drop=_COHERE_TEXT,
         result=("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
+    ),
+    FormatSpec(
+        name="xlam",
+        dialect="json",
+        listed=True,
+        think=THINK,
+        inline=True,
     ),
     FormatSpec(
         name="hunyuan_a13b",
@@ -234,7 +241,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="deepseek_v3",
-        aliases=("deepseek_r1",),
+        aliases=("deepseek_r1", "cogito"),
         dialect="named",
         syntax=NamedSyntax(
             written="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
@@ -393,6 +400,23 @@ _FORMATS: tuple[FormatSpec, ...] = (
         result=TOOL_RESPONSE,
     ),
     FormatSpec(
+        name="mimo",
+        aliases=("mimo_v2",),
+        dialect="tags",
+        syntax=TagSyntax(
+            call=("<function={name}>", "<function={name}"),
+            parameter=("<parameter={key}>",),
+            parameter_end=("</parameter>",),
+            call_end=("</function>",),
+            verbatim=True,
+        ),
+        open=("<tool_call>",),
+        begins=("<function=",),
+        close=("</tool_call>",),
+        think=THINK,
+        result=TOOL_RESPONSE,
+    ),
+    FormatSpec(
         name="seed_oss",
         dialect="tags",
         syntax=TagSyntax(
@@ -442,7 +466,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="glm45",
-        aliases=("glm46", "glm47", "spark25"),
+        aliases=("glm46", "glm47", "spark25", "poolside_v1", "laguna", "ling3"),
         dialect="tags",
         syntax=TagSyntax(
             call=("{name}",),
@@ -454,6 +478,9 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<tool_call>",),
         close=("</tool_call>",),
         think=THINK,
+        # The end of Ling's turns.
+        drop=("<|role_end|>",),
+        content_drop=("<|role_end|>",),
     ),
     FormatSpec(
         name="deepseek_v41",
