@@ -44,7 +44,7 @@ CLASSES = {
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (7, 23),
+    "wire/chat.py:ChatRequest": (7, 24),
 }
 """Methods and attributes of each larger class."""
 
@@ -83,7 +83,7 @@ WRITES = {
     "backends/llamacpp_flex.py": 3,
     "backends/mlx.py": 1,
     "backends/ollama.py": 1,
-    "backends/prompt_progress.py": 1,
+    "backends/prompt_progress.py": 2,
     "core/fallbacks.py": 1,
     "core/gateway.py": 2,
     "core/passthrough.py": 1,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from gateway.api.streaming import EventEncoding, chat_stream, dropped_tools, estimate, extra_headers, write_events
+from gateway.api.streaming import EventEncoding, chat_stream, dropped_header, estimate, extra_headers, write_events
 from gateway.errors import ProviderInvalidModel
 from gateway.server.asgi import ASGIApp, Receive, Scope, Send
 from gateway.server.http import JSON, Request
@@ -30,6 +31,7 @@ class MessageEncoding(EventEncoding):
 
     def opening(self) -> bytes:
         self._message.name_tier(self._chat.tier)
+        self._message.read(*self._chat.prompt_tokens)
         return super().opening()
 
 
@@ -63,7 +65,7 @@ async def _create(request: Request) -> ASGIApp:
     model = request.gateway.route(wanted.model).model.name
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
-    chat = ChatRequest.parse(encode(chat_fields(wanted)), "messages")
+    chat = ChatRequest.parse(encode(_fields(request, wanted)), "messages")
     chat.caller = request.caller
     if wanted.stream:
         return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
@@ -71,12 +73,23 @@ async def _create(request: Request) -> ASGIApp:
         encoder.name_tier(chat.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
-    return JSON(encoder.message, (*dropped_tools(dropped(wanted)), *extra_headers(run)))
+    return JSON(encoder.message, (*dropped_header("tools", dropped(wanted)), *extra_headers(run)))
+
+
+def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:
+    """The fields of the chat request. Raises as `chat_fields`."""
+    fields, model = chat_fields(wanted), request.gateway.route(wanted.model).model
+    if wanted.thinking is None and (
+        "chat_template_kwargs" in model.defaults or (model.base_url or "").startswith("https:")
+    ):
+        # What config.yaml says holds, and services on the internet may refuse a field that they don't know.
+        del fields["chat_template_kwargs"]
+    return fields
 
 
 async def count_tokens(request: Request) -> ASGIApp:
     wanted = CreateMessage.parse(await request.body(), counting=True)
-    chat = ChatRequest.parse(encode(chat_fields(wanted)))
+    chat = ChatRequest.parse(encode(_fields(request, wanted)))
     chat.caller = request.caller
     count = await request.gateway.count_tokens(chat)
     return JSON({"input_tokens": count.tokens}, estimate(count))

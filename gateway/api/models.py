@@ -46,6 +46,7 @@ def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
     if model.context_window is not None:
         for name in ("context_window", "context_length", "max_model_len"):
             shown[name] = model.context_window
+        shown["meta"] = {"n_ctx": model.context_window}  # as llama-server's list
     return shown
 
 

@@ -280,7 +280,7 @@ def estimate(count: TokenCount) -> Headers:
     return () if count.exact else ((b"x-ctxgate-estimate", b"true"),)
 
 
-def dropped_tools(tools: Iterable[str]) -> Headers:
-    """The header that names the kinds of tools that the gateway can't run and doesn't show to the model."""
-    kinds = _UNPRINTABLE.sub("?", ", ".join(sorted(set(tools))))[:MAX_KINDS]
-    return ((b"x-ctxgate-dropped-tools", kinds.encode()),) if kinds else ()
+def dropped_header(what: str, kinds: Iterable[str]) -> Headers:
+    """The header that names the kinds of tools, or of items, that the gateway doesn't show to the model."""
+    named = _UNPRINTABLE.sub("?", ", ".join(sorted(set(kinds))))[:MAX_KINDS]
+    return ((b"x-ctxgate-dropped-" + what.encode(), named.encode()),) if named else ()

@@ -94,7 +94,7 @@ class MLXBackend(OpenAIBackend):
             restored = reply.restored if isinstance(reply, MLXReply) else 0
             reply.turn = ToldTurn(self._prompts, asked, restored)
         if request.stream:
-            reply.read_progress(progress := PromptProgress())
+            reply.read_progress(progress := PromptProgress(request))
             request.progress = progress.describe
         return reply
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from msgspec import Raw
 
@@ -16,12 +17,18 @@ _KEY = b'"prompt_progress"'
 
 
 class PromptProgress:
-    """processed, total: tokens of the prompt; both 0 until the engine reports them."""
+    """processed, total: tokens of the prompt; both 0 until the engine reports them. request: is told what was read."""
 
-    __slots__ = ("processed", "total")
+    __slots__ = ("_request", "processed", "total")
 
-    def __init__(self) -> None:
+    def __init__(self, request: ChatRequest | None = None) -> None:
         self.processed = self.total = 0
+        self._request = request
+
+    def _reported(self, processed: Any, total: Any, cached: Any = 0) -> None:
+        self.processed, self.total = processed, total
+        if self._request is not None and isinstance(total, int) and isinstance(cached, int):
+            self._request.prompt_tokens = total, cached
 
     def describe(self) -> str:
         """The text for `ChatRequest.progress`."""
@@ -38,7 +45,7 @@ class PromptProgress:
         if not request.stream or "return_progress" in fields or len(bytes(fields["messages"])) < FROM_BYTES:
             return None
         fields["return_progress"] = _TRUE
-        progress = cls()
+        progress = cls(request)
         request.progress = progress.describe
         return progress
 
@@ -48,7 +55,7 @@ class PromptProgress:
         for payload in payloads:
             progress = decode(payload).get("prompt_progress") if _KEY in payload else None
             if isinstance(progress, dict):
-                self.processed, self.total = progress.get("processed", 0), progress.get("total", 0)
+                self._reported(*(progress.get(name, 0) for name in ("processed", "total", "cache")))
             else:
                 rest.append(payload)
         return rest
@@ -58,4 +65,4 @@ class PromptProgress:
     def comment(self, line: bytes) -> None:
         """Reads a comment of mlx_lm.server's stream: `: keepalive 512/2048`."""
         if found := re.fullmatch(rb":\s*keepalive (\d+)/(\d+)\s*", line):
-            self.processed, self.total = int(found[1]), int(found[2])
+            self._reported(int(found[1]), int(found[2]))

@@ -20,7 +20,8 @@ _ORDER = re.compile(
     r"|only .{1,150} roles are supported|no user query found|(?:unexpected|unknown|invalid)(?: message)? role"
     r"|tool call ids should be|only supports single tool-calls|no previous assistant message with a tool call"
     r"|there's no first user message|expected last role|not the same number of function calls"
-    r"|tool message outside of assistant|messages with role 'tool' must be a response"
+    r"|tool message outside of assistant|cannot continue an assistant message"
+    r"|messages with role 'tool' must be a response"
     r"|'tool_calls' must be followed by tool messages",
     re.IGNORECASE | re.DOTALL,
 )

@@ -89,7 +89,7 @@ def _results_follow(messages: list[Message], counts: Counter[str]) -> list[Messa
                 if messages[expected].get("role") != "tool":
                     counts["moved_results"] += 1
                 expected += 1
-            elif at + 1 < len(messages):
+            else:
                 found.append({"role": "tool", "tool_call_id": id, "content": NO_RESULT})
                 counts["added_messages"] += 1
     return found

@@ -267,6 +267,7 @@ class ChatRequest(Struct, eq=False):
     them, while `fields` say what the client said. A call of any other tool is text, in every format.
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
     where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
+    prompt_tokens: the prompt's, and those of them from a cache, if the engine tells them before its answer; else zeros.
     """
 
     fields: dict[str, Raw]
@@ -292,6 +293,7 @@ class ChatRequest(Struct, eq=False):
     recorded: bool = False
     in_words: bool = False
     by_format: bool = False
+    prompt_tokens: tuple[int, int] = (0, 0)
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""

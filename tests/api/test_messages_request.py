@@ -186,7 +186,70 @@ def test_fields(name: str) -> None:
     fields, expected = FIELDS[name]
     found = asked(**fields)
     assert found.items() >= {"stream": False, "max_tokens": 5, **expected}.items()
-    assert found.keys() <= {"messages", "stream", "max_tokens", "tools"} | expected.keys()
+    assert found.keys() <= {"messages", "stream", "max_tokens", "tools", "chat_template_kwargs"} | expected.keys()
+
+
+THINKING: dict[str, tuple[Json, bool]] = {
+    "nothing said": ({}, False),
+    "null": ({"thinking": None}, False),
+    "disabled": ({"thinking": {"type": "disabled"}}, False),
+    "enabled": ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, True),
+    "adaptive": ({"thinking": {"type": "adaptive"}}, True),
+    "not shown": ({"thinking": {"type": "enabled", "display": "omitted"}}, True),
+    "streamed": ({"stream": True}, False),
+    "with tools": ({"tools": [TOOL]}, False),
+    "with an effort": ({"output_config": {"effort": "low"}}, False),
+}
+
+
+@pytest.mark.parametrize("name", THINKING)
+def test_a_model_thinks_only_if_asked(name: str) -> None:
+    fields, thinks = THINKING[name]
+    assert asked(**fields)["chat_template_kwargs"] == {"enable_thinking": thinks}
+
+
+LEFT = "<total_tokens>14999436 tokens left</total_tokens>"
+USED = "<system-reminder>\nToken usage: 45000/200000; 155000 remaining\n</system-reminder>"
+WARNED = f"<system_warning>{LEFT}</system_warning>"
+QUOTED = f"What is {LEFT}?"
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        (LEFT, ""),
+        (f"{LEFT}\n", ""),
+        (USED, ""),
+        (WARNED, ""),
+        (f"Go on.\n{USED}", "Go on."),
+        (f"Go on.\n\n{USED}\n", "Go on."),
+        (f"Go on.\n{LEFT}", f"Go on.\n{LEFT}"),
+        (f"{USED}\nWhat is that?", f"{USED}\nWhat is that?"),
+        (QUOTED, QUOTED),
+        ("Token usage: 5/6; 1 remaining", "Token usage: 5/6; 1 remaining"),
+        ("", ""),
+    ],
+)
+def test_the_countdown_of_tokens_is_no_part_of_the_prompt(text: str, left: str) -> None:
+    """A user may ask about one."""
+    first = {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "text", "text": text}]}
+    alone = text == "" or not left
+    expected = {"role": "user", "content": "Hi\n\n" if text == "" else "Hi" if alone else f"Hi\n\n{left}"}
+    assert asked(messages=[first])["messages"] == [expected]
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": text}]}
+    assert asked(messages=[HI, result])["messages"][1]["content"] == left
+
+
+@pytest.mark.parametrize("marker", [LEFT, USED, WARNED])
+def test_the_countdown_leaves_system_texts(marker: str) -> None:
+    """Wherever it has a line of its own: turns that differ in it alone make one prompt."""
+    system = [{"type": "text", "text": f"You help.\n{marker}\nBe brief."}, {"type": "text", "text": marker}]
+    assert asked(system=system)["messages"][0]["content"] == "You help.\nBe brief."
+    assert asked(system=f"You help.\n{marker}")["messages"][0]["content"] == "You help."
+    assert asked(system=QUOTED)["messages"][0]["content"] == QUOTED
+    answer = {"role": "assistant", "content": "Hi"}
+    late = {"role": "system", "content": marker}
+    assert asked(messages=[HI, answer, HI, late])["messages"] == asked(messages=[HI, answer, HI])["messages"]
 
 
 REFUSED: dict[str, tuple[Json, str]] = {

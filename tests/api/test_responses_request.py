@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.allowed_tools import choice_of
 from gateway.wire.responses.answer import response_object
-from gateway.wire.responses.request import SEALED, CreateResponse, Server, ToolTable, chat_fields, seal
+from gateway.wire.responses.request import SEALED, CreateResponse, Server, ToolTable, chat_fields, left_out, seal
 
 Json = dict[str, Any]
 
@@ -282,7 +282,7 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "nothing to read": ({"input": [{"type": "item_reference", "id": "x"}]}, "input"),
     "two conversations": ({"conversation": "c", "previous_response_id": "r"}, "conversation"),
     "a prompt of OpenAI's": ({"prompt": {"id": "p"}}, "prompt"),
-    "an unknown item": ({"input": [HI, {"type": "image_generation_call"}]}, "input[1]"),
+    "an unknown item": ({"input": [HI, {"type": "hologram_call"}]}, "input[1]"),
     "an unknown role": ({"input": [{"role": "robot", "content": "Hi"}]}, "input[0].role"),
     "no content": ({"input": [{"role": "user"}]}, "input[0].content"),
     "an unknown part": ({"input": [{"role": "user", "content": [{"type": "input_file"}]}]}, "input[0].content[0]"),
@@ -492,6 +492,44 @@ def test_a_summary_of_a_conversation_is_the_user_s() -> None:
     assert asked(input=[*items, HI])["messages"] == [{"role": "user", "content": "So far.\n\nHi"}]
 
 
-def test_items_of_other_servers_tools_are_left_out() -> None:
-    ignored = [{"type": kind} for kind in ("item_reference", "mcp_list_tools", "web_search_call", "file_search_call")]
-    assert asked(input=[HI, *ignored])["messages"] == [HI]
+LEFT_OUT = (
+    *("item_reference", "mcp_list_tools", "web_search_call", "file_search_call", "code_interpreter_call"),
+    *("local_shell_call", "local_shell_call_output", "image_generation_call", "tool_search_call", "tool_search_output"),
+    *("shell_call", "shell_call_output", "computer_call", "apply_patch_call", "mcp_approval_request"),
+)
+
+
+@pytest.mark.parametrize("kind", LEFT_OUT)
+def test_items_of_other_servers_tools_are_left_out(kind: str) -> None:
+    items = [HI, {"type": kind, "id": "x", "call_id": "c", "output": "o", "action": {}}]
+    assert asked(input=items)["messages"] == [HI]
+    assert left_out(items) == [kind]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {"role": "assistant", "content": "Fine."},
+        {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("file", "shown"),
+    [
+        (
+            {"filename": "a.pdf", "file_data": "data:application/pdf;base64,"},
+            "[file a.pdf left out: texts and images alone]",
+        ),
+        ({"file_id": "f"}, "[file left out: texts and images alone]"),
+    ],
+)
+def test_files_of_earlier_turns_are_left_out(answer: Json, file: Json, shown: str) -> None:
+    """One of this turn is refused by name."""
+    part = {"type": "input_file", **file}
+    asking = {"role": "user", "content": [{"type": "input_text", "text": "Read."}, part]}
+    messages = asked(input=[asking, answer, HI])["messages"]
+    assert messages[0] == {"role": "user", "content": f"Read.\n\n{shown}"}
+    assert left_out([asking, answer]) == ["input_file"]
+    with pytest.raises(ProviderUnsupportedContentBlock) as caught:
+        asked(input=[HI, answer, asking])
+    assert caught.value.param == "input[2].content[1]"

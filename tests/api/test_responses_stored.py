@@ -184,7 +184,7 @@ async def test_a_bug_ends_a_background_response_for_its_followers(caplog: pytest
 REFUSED: dict[str, tuple[Json | bytes, int, str | None]] = {
     "no JSON": (b"{", 400, None),
     "no input": ({}, 400, "input"),
-    "an item of another kind": ({"input": [{"type": "computer_call"}]}, 400, "input[0]"),
+    "an item of another kind": ({"input": [{"type": "hologram_call"}]}, 400, "input[0]"),
     "a file": (
         {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "f"}]}]}, 400, "input[0].content[0]",
     ),

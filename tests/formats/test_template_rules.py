@@ -97,6 +97,8 @@ CONVERSATIONS: dict[str, list[Json]] = {
     "well with a call": [ASK, calls("abcdefgh1"), result("abcdefgh1")],
     "a call's result, with an id of OpenAI": [ASK, calls("call_1"), result("call_1")],
     "user after a result": [ASK, calls("call_1"), result("call_1"), MORE],
+    "open call": [ASK, calls("call_1")],
+    "result without a call": [ASK, result("call_1")],
     "late result": [ASK, calls("call_1"), MORE, result("call_1")],
     "two calls": [ASK, calls("call_1", "call_2"), result("call_1"), result("call_2"), says("assistant", "done"), MORE],
     "words after words and a call": [ASK, ANSWER, calls("call_1"), result("call_1"), says("assistant", "done"), MORE],
@@ -227,3 +229,19 @@ def test_what_remains_is_refused_in_our_words(gateway: str, api: str, stream: bo
     assert status == 400
     assert "the model's chat template doesn't take this conversation: No user query found in messages" in text
     assert not [trace for trace in ("Jinja", "raise_exception", "-----", "source") if trace in text]
+
+
+@pytest.mark.parametrize(
+    ("thinking", "kind"), [(None, "text"), ({"type": "enabled", "budget_tokens": 1024}, "thinking")]
+)
+def test_a_model_thinks_only_if_asked(gateway: str, thinking: Json | None, kind: str) -> None:
+    """Qwen's template opens the model's thoughts unless told not to."""
+    wanted = {**body("/v1/messages", [ASK], tools=False), "model": "qwen3.5", "max_tokens": 16}
+    asked = wanted if thinking is None else {**wanted, "thinking": thinking}
+    _, _, text = ask(gateway, "/v1/messages", asked)
+    assert [block["type"] for block in json.loads(text)["content"]] == [kind]
+    _, _, text = ask(gateway, "/v1/messages", {**asked, "stream": True})
+    assert f'"content_block":{{"type":"{kind}"' in text
+    _, _, counted = ask(gateway, "/v1/messages/count_tokens", wanted)
+    _, _, more = ask(gateway, "/v1/messages/count_tokens", {**wanted, "thinking": {"type": "enabled"}})
+    assert json.loads(counted) != json.loads(more), "the prompts differ"

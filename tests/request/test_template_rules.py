@@ -76,7 +76,10 @@ FORMS: dict[str, tuple[list[Json], list[tuple[list[Json], Json]]]] = {
             )
         ],
     ),
-    "open call": ([USER, calls("abcdefgh1")], []),
+    "open call": (
+        [USER, calls("abcdefgh1")],
+        [([USER, calls("abcdefgh1"), {**result("abcdefgh1"), "content": NO_RESULT}], {"added_messages": 1})],
+    ),
     "user after a result": (
         [USER, calls("abcdefgh1"), result("abcdefgh1"), USER],
         [([USER, calls("abcdefgh1"), result("abcdefgh1"), says("assistant", READ), USER], {"added_messages": 1})],

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.responses.background import Background, Backgrounds
 from gateway.api.responses.stored import conversations, paged, responses
-from gateway.api.streaming import Stream, chat_stream, dropped_tools, estimate, extra_headers, write_events
+from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate, extra_headers, write_events
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.server.asgi import ASGIApp, Headers
@@ -23,7 +23,7 @@ from gateway.wire.responses.answer import RUNNING, ResponseEncoder, new_id, resp
 from gateway.wire.responses.compact import Compact, compaction
 from gateway.wire.responses.compact import chat_fields as compact_fields
 from gateway.wire.responses.conversations import with_ids
-from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields
+from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields, left_out
 
 if TYPE_CHECKING:
     from gateway.api.responses.response_store import ResponseStore
@@ -53,7 +53,8 @@ async def create(request: Request) -> ASGIApp:
     if wanted.background and not stored:
         raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
     answer = await prepared(request, wanted, stored=stored)
-    headers = dropped_tools(answer.tools.dropped)
+    headers = (*dropped_header("tools", answer.tools.dropped), *dropped_header("items", left_out(answer.input)))
+    answer.headers = (*answer.headers, *headers)
     if wanted.background:
         await answer.save()
         id = answer.encoder.response["id"]
@@ -232,9 +233,14 @@ class Answer:
         self._store = store
 
     @property
+    def input(self) -> list[Item]:
+        """The conversation up to this answer."""
+        return [*self._before, *self._items]
+
+    @property
     def conversation(self) -> list[Item]:
         """The whole conversation, this answer included."""
-        return [*self._before, *self._items, *self.encoder.response["output"]]
+        return [*self.input, *self.encoder.response["output"]]
 
     def write(self, events: list[dict[str, Any]]) -> bytes:
         return write_events(events)

@@ -93,6 +93,10 @@ class MessageEncoder:
             self._tier = {"service_tier": TIERS.get(tier, "standard")}
             self.message["usage"] |= self._tier
 
+    def read(self, prompt: int, cached: int) -> None:
+        """The prompt's tokens, `cached` ones among them, if they are known before `opening`."""
+        self.message["usage"] = _usage(Usage(prompt=prompt, cached=cached)) | self._tier
+
     def opening(self) -> list[Event]:
         return [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
 

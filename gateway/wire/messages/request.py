@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
@@ -21,6 +22,15 @@ HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result
 BILLING = "x-anthropic-billing-header:"
 """Starts a line of Claude Code's system prompt that is meant for Anthropic's servers. It changes with each request, so
 keeping it would defeat the engines' prompt caches. It is the first line of a block, often the only one."""
+
+
+_LEFT = r"<total_tokens>[\d.,]+ tokens left</total_tokens>"
+_USED = r"Token usage: [\d.,]+/[\d.,]+; -?[\d.,]+ remaining"
+_REMINDER = rf"<(?:system-reminder|system_warning)>\s*(?:{_LEFT}|{_USED})\s*</(?:system-reminder|system_warning)>"
+_COUNTDOWN_LINES = re.compile(rf"(?m)^[ \t]*(?:{_LEFT}|{_REMINDER})[ \t]*(?:\n|\Z)")
+"""Claude Code's count of the tokens that are left, in a system text. It changes with each turn, too."""
+_LAST_COUNTDOWN = re.compile(rf"\A\s*{_LEFT}\s*\Z|(?:\A|\n)[ \t]*{_REMINDER}\s*\Z")
+"""The same as a user's whole text, or as the reminder at the end of it. Anywhere else, it may be quoted."""
 
 
 class InputMessage(Struct):
@@ -123,9 +133,8 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
     }.items():
         if value is not None:
             fields[name] = value
-    if request.thinking is not None:
-        # Templates without this switch ignore it.
-        fields["chat_template_kwargs"] = {"enable_thinking": request.thinks}
+    # Off unless asked for, as in Anthropic's API. Templates without this switch ignore it.
+    fields["chat_template_kwargs"] = {"enable_thinking": request.thinks}
     config = request.output_config
     if (format := request.output_format or (config.format if config is not None else None)) is not None:
         fields["response_format"] = _response_format(format)
@@ -204,11 +213,19 @@ def _system(system: str | list[Block] | None) -> str:
 
 
 def _without_billing(text: str) -> str:
-    return text.partition("\n")[2] if text.startswith(BILLING) else text
+    text = text.partition("\n")[2] if text.startswith(BILLING) else text
+    return _without_countdown(text, _COUNTDOWN_LINES)
+
+
+def _without_countdown(text: str, countdown: re.Pattern[str] = _LAST_COUNTDOWN) -> str:
+    if "<total_tokens>" not in text and "Token usage: " not in text:
+        return text
+    rest = countdown.sub("", text)
+    return text if rest == text else rest.rstrip("\n")
 
 
 def _add(conversation: Conversation, message: InputMessage, place: str) -> None:
-    content = [text_part(message.content)] if isinstance(message.content, str) else message.content
+    content: list[Block] = [text_part(message.content)] if isinstance(message.content, str) else message.content
     blocks = [(block, f"{place}.content[{position}]") for position, block in enumerate(content)]
     match message.role:
         case "user":
@@ -227,7 +244,8 @@ def _add(conversation: Conversation, message: InputMessage, place: str) -> None:
                 _add_answer(conversation, block, at)
         case "system":
             parts = [part for block, at in blocks for part in _parts(block, at)]
-            conversation.system("\n\n".join(part["text"] for part in parts if part["type"] == "text"))
+            texts = [_without_billing(part["text"]) for part in parts if part["type"] == "text"]
+            conversation.system("\n\n".join(text for text in texts if text))
         case _:
             raise _invalid(f"{place}.role", f"{place}.role: must be user or assistant")
 
@@ -251,7 +269,9 @@ def _parts(block: Any, place: str) -> list[Message]:
         raise _invalid(place, f"{place}: must be an object with a type")
     kind = block.get("type")
     if kind == "text":
-        return [text_part(_text(block, "text", place))]
+        given = _text(block, "text", place)
+        text = _without_countdown(given)
+        return [text_part(text)] if text or not given else []
     if kind == "image":
         return [_image(block.get("source"), place)]
     if kind == "document":
@@ -294,7 +314,7 @@ def _result(block: Block, place: str) -> tuple[str, list[Message]]:
     """A result's text, and its images, which a tool message can't contain."""
     content = block.get("content")
     if content is None or isinstance(content, str):
-        parts = [text_part(content or "")]
+        parts = [text_part(_without_countdown(content or ""))]
     elif isinstance(content, list):
         parts = [part for at, one in enumerate(content) for part in _parts(one, f"{place}.content[{at}]")]
     else:

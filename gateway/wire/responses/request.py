@@ -23,7 +23,17 @@ SEALED = "ctxgate:"
 """Prefix of an item's `encrypted_content`, before base64. Clients that store no responses here send reasoning back in
 it, and summaries of conversations. It isn't secret, so it isn't encrypted."""
 
-IGNORED_ITEMS = ("item_reference", "mcp_list_tools", "web_search_call", "file_search_call", "code_interpreter_call")
+IGNORED_ITEMS = (
+    *("item_reference", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+    *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
+    *("tool_search_call", "tool_search_output", "computer_call", "computer_call_output"),
+    *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
+    *("apply_patch_call", "apply_patch_call_output"),
+)
+"""Items of tools that OpenAI's own models have: other models can't use them."""
+CALLS = ("function_call", "custom_tool_call", "mcp_call")
+FILE = "input_file"
+"""The type of a message's part."""
 NAMESPACE = "__"
 """Joins a namespace and the name of a tool in it."""
 
@@ -355,20 +365,39 @@ def messages(instructions: str | None, items: Iterable[Item]) -> list[Message]:
     """Translates items to chat messages. Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
     conversation = Conversation()
     conversation.system(instructions or "")
+    items = [*items]
+    answers = [
+        position for position, item in enumerate(items) if item.get("type") in CALLS or item.get("role") == "assistant"
+    ]
+    answered = answers[-1] if answers else 0
     for position, item in enumerate(items):
-        add_item(conversation, item, f"input[{position}]")
+        add_item(conversation, item, f"input[{position}]", past=position < answered)
     found = conversation.messages()
     if not found:
         raise _invalid("input", "input: it contains nothing that a model can read")
     return found
 
 
-def add_item(conversation: Conversation, item: Item, place: str) -> None:
-    """Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
+def left_out(items: Iterable[Item]) -> list[str]:
+    """The types of the items, and of the parts of messages, that the model doesn't see."""
+    kinds = []
+    for item in items:
+        content = item.get("content")
+        parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+        kinds += [str(part["type"]) for part in parts if part.get("type") == FILE]
+        kinds += [str(item["type"])] if item.get("type") in IGNORED_ITEMS else []
+    return kinds
+
+
+def add_item(conversation: Conversation, item: Item, place: str, *, past: bool = False) -> None:
+    """past: the model has answered it: files in it are left out, not refused.
+
+    Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock.
+    """
     kind = item.get("type") or ("message" if "role" in item else None)
     match kind:
         case "message":
-            _add_message(conversation, item, place)
+            _add_message(conversation, item, place, past=past)
         case "function_call" | "custom_tool_call":
             conversation.assistant(call=_past_call(item, place))
         case "mcp_call":
@@ -386,9 +415,9 @@ def add_item(conversation: Conversation, item: Item, place: str) -> None:
             raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} are not supported", param=place)
 
 
-def _add_message(conversation: Conversation, item: Item, place: str) -> None:
+def _add_message(conversation: Conversation, item: Item, place: str, *, past: bool) -> None:
     role, content = item.get("role"), item.get("content")
-    parts = [text_part(content)] if isinstance(content, str) else _parts(content, f"{place}.content")
+    parts = [text_part(content)] if isinstance(content, str) else _parts(content, f"{place}.content", past=past)
     match role:
         case "user":
             conversation.user(parts)
@@ -400,7 +429,7 @@ def _add_message(conversation: Conversation, item: Item, place: str) -> None:
             raise _invalid(f"{place}.role", f"{place}.role: must be user, assistant, system or developer")
 
 
-def _parts(content: Any, place: str) -> list[Message]:
+def _parts(content: Any, place: str, *, past: bool = False) -> list[Message]:
     if not isinstance(content, list):
         raise _invalid(place, f"{place}: must be a string or a list of parts")
     found = []
@@ -413,6 +442,11 @@ def _parts(content: Any, place: str) -> list[Message]:
             found.append(text_part(_text(part, "refusal", at)))
         elif kind == "input_image" and isinstance(part.get("image_url"), str):
             found.append(image_part(part["image_url"], part.get("detail")))
+        elif kind == FILE and past:
+            name = part.get("filename")
+            found.append(
+                text_part(f"[file{f' {name}' if isinstance(name, str) else ''} left out: texts and images alone]")
+            )
         else:
             raise ProviderUnsupportedContentBlock(f"{at}: content of type {kind!r} is not supported", param=at)
     return found
