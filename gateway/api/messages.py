@@ -73,7 +73,7 @@ async def _create(request: Request) -> ASGIApp:
         encoder.name_tier(chat.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
-    return JSON(encoder.message, (*dropped_header("tools", dropped(wanted)), *extra_headers(run)))
+    return JSON(encoder.message, (*dropped_header(b"x-ctxgate-dropped-tools", dropped(wanted)), *extra_headers(run)))
 
 
 def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:

@@ -280,7 +280,7 @@ def estimate(count: TokenCount) -> Headers:
     return () if count.exact else ((b"x-ctxgate-estimate", b"true"),)
 
 
-def dropped_header(what: str, kinds: Iterable[str]) -> Headers:
+def dropped_header(name: bytes, kinds: Iterable[str]) -> Headers:
     """The header that names the kinds of tools, or of items, that the gateway doesn't show to the model."""
     named = _UNPRINTABLE.sub("?", ", ".join(sorted(set(kinds))))[:MAX_KINDS]
-    return ((b"x-ctxgate-dropped-" + what.encode(), named.encode()),) if named else ()
+    return ((name, named.encode()),) if named else ()

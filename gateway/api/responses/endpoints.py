@@ -53,7 +53,10 @@ async def create(request: Request) -> ASGIApp:
     if wanted.background and not stored:
         raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
     answer = await prepared(request, wanted, stored=stored)
-    headers = (*dropped_header("tools", answer.tools.dropped), *dropped_header("items", left_out(answer.input)))
+    headers = (
+        *dropped_header(b"x-ctxgate-dropped-tools", answer.tools.dropped),
+        *dropped_header(b"x-ctxgate-dropped-items", left_out(answer.input)),
+    )
     answer.headers = (*answer.headers, *headers)
     if wanted.background:
         await answer.save()
