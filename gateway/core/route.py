@@ -35,6 +35,7 @@ from gateway.errors import (
     WeightsMissing,
 )
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
+from gateway.request.checks import Check
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
@@ -280,8 +281,10 @@ class Route:
     async def _send_by(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         prepared = prepare(request, self._settings, can, terms)
-        if terms.check is not None:
-            await self.schemas.run(terms.check.compile)
+        if terms.check is not None and not await _compiles(
+            self.schemas, terms.check, trusted=terms.method != "checked"
+        ):
+            terms = replaced(terms, check=None)
         try:
             reply = await _open(backend, request, prepared.raw, prepared.fields)
         except ProviderInvalidRequest as error:
@@ -594,3 +597,15 @@ def address_of(model: Model) -> Address | None:
     if model.base_url is None:
         return None
     return Address.parse(model.base_url)
+
+
+async def _compiles(schemas: Threads, check: Check, *, trusted: bool) -> bool:
+    """Whether the answer can be checked. Raises ProviderInvalidRequest if it has to be. trusted: the engine enforces
+    the constraint, too."""
+    try:
+        await schemas.run(check.compile)
+    except ProviderInvalidRequest:
+        if not trusted:
+            raise
+        return False
+    return True

@@ -118,7 +118,8 @@ def test_generated_schemas_for_the_engine(tiny: Gateway, unharmed: Unharmed) -> 
     with unharmed():
         for seed in range(GENERATED):
             answer = tiny.chat(model="tiny", max_tokens=8, **by_schema(generated(seed)))
-            assert answer.status in (200, 400), (seed, answer)
+            # 422: llama.cpp made a grammar of a part of it, and the answer breaks the rest.
+            assert answer.status in (200, 400, 422), (seed, answer)
             found[answer.status] = found.get(answer.status, 0) + 1
         assert tiny.chat(model="tiny", max_tokens=1).status == 200, "somebody else's"
     assert {200, 400} <= found.keys(), found
