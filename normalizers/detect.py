@@ -99,7 +99,6 @@ _TEMPLATE: Signs = (
     ("mistral", ("[TOOL_CALLS]",)),
     ("granite", ("<|tool_call|>",)),
     ("olmo3", ("<function_calls>",)),
-    ("xlam", ("make calls in a single JSON array",)),
     ("apriel", ("<tool_calls>", "[BEGIN FINAL RESPONSE]")),
     ("hunyuan_a13b", ("<tool_calls>", "<|extra_0|>")),
     ("jamba", ("<tool_calls>",)),

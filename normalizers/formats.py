@@ -65,7 +65,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     # -- JSON calls
     FormatSpec(
         name="hermes",
-        aliases=("qwen2.5", "qwen3", "granite4", "reka"),
+        aliases=("qwen2.5", "qwen3", "granite4"),
         dialect="json",
         open=("<tool_call>",),
         close=("</tool_call>",),
@@ -110,7 +110,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="phi4",
-        aliases=("phi4_mini", "firefunction_v2"),
+        aliases=("phi4_mini",),
         dialect="json",
         open=("functools", "<|tool_call|>"),
         listed=True,
@@ -129,13 +129,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         drop=_COHERE_TEXT,
         content_drop=_COHERE_TEXT,
         result=("<|START_TOOL_RESULT|>", "<|END_TOOL_RESULT|>"),
-    ),
-    FormatSpec(
-        name="xlam",
-        dialect="json",
-        listed=True,
-        think=THINK,
-        inline=True,
     ),
     FormatSpec(
         name="hunyuan_a13b",
@@ -241,7 +234,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="deepseek_v3",
-        aliases=("deepseek_r1", "cogito"),
+        aliases=("deepseek_r1",),
         dialect="named",
         syntax=NamedSyntax(
             written="<｜tool▁call▁begin｜>function<｜tool▁sep｜>{name}\n```json\n{arguments}\n```<｜tool▁call▁end｜>",
@@ -400,23 +393,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         result=TOOL_RESPONSE,
     ),
     FormatSpec(
-        name="mimo",
-        aliases=("mimo_v2",),
-        dialect="tags",
-        syntax=TagSyntax(
-            call=("<function={name}>", "<function={name}"),
-            parameter=("<parameter={key}>",),
-            parameter_end=("</parameter>",),
-            call_end=("</function>",),
-            verbatim=True,
-        ),
-        open=("<tool_call>",),
-        begins=("<function=",),
-        close=("</tool_call>",),
-        think=THINK,
-        result=TOOL_RESPONSE,
-    ),
-    FormatSpec(
         name="seed_oss",
         dialect="tags",
         syntax=TagSyntax(
@@ -466,7 +442,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
     ),
     FormatSpec(
         name="glm45",
-        aliases=("glm46", "glm47", "spark25", "poolside_v1", "laguna", "ling3"),
+        aliases=("glm46", "glm47", "spark25"),
         dialect="tags",
         syntax=TagSyntax(
             call=("{name}",),
@@ -478,9 +454,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         open=("<tool_call>",),
         close=("</tool_call>",),
         think=THINK,
-        # The end of Ling's turns.
-        drop=("<|role_end|>",),
-        content_drop=("<|role_end|>",),
     ),
     FormatSpec(
         name="deepseek_v41",

@@ -50,8 +50,6 @@ class TagSyntax:
     """`&quot;` and `&amp;` in a tag stand for their characters."""
     cdata: bool = False
     """A value may stand in `<![CDATA[` and `]]>`, within which no tag ends it."""
-    verbatim: bool = False
-    """A line break behind a parameter's opening tag belongs to its value, and isn't layout."""
     gap: str = "\n"
     """White space between tags, as the model writes it."""
 

@@ -96,7 +96,6 @@ class TagCalls(Region):
         "_streams",
         "_text",
         "_unquote",
-        "_verbatim",
         "_wrapped",
         "_wraps",
     )
@@ -127,7 +126,6 @@ class TagCalls(Region):
         self._special = syntax.special
         self._unquote = syntax.unquote
         self._entities = syntax.entities
-        self._verbatim = syntax.verbatim
         self._cdata = syntax.cdata
         self._reader: ObjectReader | None = None
         self._streams = self._fresh = self._json = False
@@ -308,7 +306,7 @@ class TagCalls(Region):
         size = len(text)
         if self._fresh and pos < size:
             self._fresh = False
-            if text[pos] == "\n" and not self._verbatim:
+            if text[pos] == "\n":
                 # One line break after the opening tag and one before the closing tag are layout.
                 self._wrapped = self._line_start = True
                 pos += 1

@@ -159,7 +159,7 @@ def _parameter(syntax: TagSyntax, key: str, value: object) -> str:
     elif isinstance(value, str):
         if syntax.unquote and text[:1] == '"':
             text = _json(value)
-        elif text[:1] == "\n" and not syntax.verbatim:
+        elif text[:1] == "\n":
             text = f"\n{text}\n"
     opening = syntax.parameter[0].replace("{string}", "true" if isinstance(value, str) else "false")
     opening = opening.replace("{type}", _TYPES[type(value)]).replace("> <", f">{syntax.gap}<")

@@ -120,8 +120,6 @@ SOURCES: dict[str, Source] = {
     "longcat-vllm-0009": _NOTHING,
     "step3-vllm-0002": _NOTHING,
     "step3-vllm-0003": _NOTHING,
-    # The test sets the state of its parser by hand.
-    "xlam-vllm-0002": _NOTHING,
     # Asserts that the content has no marker, which is true of every answer here.
     "granite-vllm-0026": _NOTHING,
     # Asserts that several spellings of an opener are treated alike, but not how.
@@ -161,8 +159,6 @@ SOURCES: dict[str, Source] = {
     "gemma4-vllm-0055": Source(tools=_RECORD),
     # The test's prompt opened the reasoning; it asserts calls and content.
     "deepseek_v4-vllm-0021": Source(asserts=("calls", "content"), reasoning_open=True),
-    "cogito-oll-0012": Source(reasoning_open=True),
-    "cogito-oll-0013": Source(reasoning_open=True),
     "nemotron_v3-vllm-0003": Source(asserts=("calls", "content"), reasoning_open=True),
     # The test asserts the answers of two parsers to one text; this is the other parser's.
     "gemma4-vllm-0109": Source(content="Done."),
@@ -186,7 +182,6 @@ SOURCES: dict[str, Source] = {
     "minicpm5-sgl-0019": _REFUSES,
     "minicpm5-vllm-0006": _REFUSES,
     "glm47-sgl-0047": _REFUSES,
-    "poolside_v1-sgl-0023": _REFUSES,
     "minimax_m2-vllm-0021": _REFUSES,
     "minimax_m2-vllm-0022": _REFUSES,
     "minimax_m2-vllm-0024": _REFUSES,

@@ -90,81 +90,6 @@ COHERE: dict[str, Case] = {
     "no action at all": ("<|START_ACTION|>[]<|END_ACTION|>", "", "", [], ()),
 }
 
-_XLAM = '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "ping", "arguments": {}}]'
-XLAM: dict[str, Case] = {
-    "two": (_XLAM, "", "", TWO, ()),
-    "reasoning": (f"<think>\nhm\n</think>\n{_XLAM}", "", "hm", TWO, ()),
-    "a sentence before": (f"I'll look.\n{_XLAM}", "I'll look.\n", "", TWO, ()),
-    "one object": ('{"name": "ping", "arguments": {}}', "", "", PING, ()),
-    "in a fence": (f"```json\n{_XLAM}\n```", "", "", TWO, ()),
-    "in the tag of others": (f"<tool_call>{_XLAM}</tool_call>", "", "", TWO, ()),
-    "a tool that doesn't exist": (
-        '[{"name": "fly", "arguments": {}}]',
-        '[{"name": "fly", "arguments": {}}]',
-        "",
-        [],
-        (),
-    ),
-    "no call": ("[]", "[]", "", [], ()),
-    "a list in an answer": ("It is in [1] and {2}.", "It is in [1] and {2}.", "", [], ()),
-    "quoted": ('It writes `[{"name": "ping"}]`.', 'It writes `[{"name": "ping"}]`.', "", [], ()),
-}
-
-
-def _mimo(text: str) -> str:
-    return f"<tool_call>\n<function=note>\n<parameter=text>{text}</parameter>\n</function>\n</tool_call>"
-
-
-def _noted(text: str) -> Calls:
-    return [("note", {"text": text})]
-
-
-MIMO: dict[str, Case] = {
-    "two": (
-        "<tool_call>\n<function=get_weather>\n<parameter=city>Paris</parameter>\n</function>\n</tool_call>\n"
-        "<tool_call>\n<function=ping>\n</function>\n</tool_call>",
-        "",
-        "",
-        TWO,
-        (),
-    ),
-    "on one line": (
-        "<think>hm</think><tool_call><function=get_weather><parameter=city>Paris</parameter></function></tool_call>",
-        "",
-        "hm",
-        PARIS,
-        (),
-    ),
-    "types": (
-        "<tool_call><function=get_weather><parameter=city>Paris</parameter><parameter=days>\n2\n</parameter>"
-        "</function></tool_call>",
-        "",
-        "",
-        PARIS_2,
-        (),
-    ),
-    "line breaks around a value": (_mimo("\na &amp;\n"), "", "", _noted("\na &amp;\n"), ()),
-    "line breaks alone": (_mimo("\n\n"), "", "", _noted("\n\n"), ()),
-    "nothing": (_mimo(""), "", "", _noted(""), ()),
-    "code": (_mimo(CODE), "", "", _noted(CODE), ()),
-    "tags in a value": (
-        _mimo("a </parameter> b\n<parameter=c>\n"),
-        "",
-        "",
-        _noted("a </parameter> b\n<parameter=c>\n"),
-        (),
-    ),
-    "no region": ("<function=ping></function>", "", "", PING, ()),
-    "a value's end left out": (
-        "<tool_call>\n<function=note>\n<parameter=text>\na\n</function>\n</tool_call>",
-        "",
-        "",
-        _noted("\na"),
-        (),
-    ),
-    "stopped in a value": ("<tool_call>\n<function=note>\n<parameter=text>\na", "", "", _noted("\na"), ()),
-}
-
 TOOL_CALLS: dict[str, Case] = {
     "one array": (
         'A<tool_calls>[{"name": "get_weather", "arguments": {"city": "Paris"}}, '
@@ -1073,8 +998,6 @@ INKLING: dict[str, Case] = {
 
 TABLES: dict[str, dict[str, Case]] = {
     "cohere": COHERE,
-    "xlam": XLAM,
-    "mimo": MIMO,
     "hunyuan_a13b": HUNYUAN,
     "jamba": JAMBA,
     "apriel": APRIEL,
@@ -1112,26 +1035,6 @@ GOLDEN: dict[str, str] = {
         '<|START_ACTION|>[{"tool_name": "get_weather", "parameters": {"city": "São \\"P\\"", "days": 2, '
         '"metric": true, "note": null}}, {"tool_name": "files.write", "parameters": {"my lines": ["x", '
         '1.5, {"k": false}]}}, {"tool_name": "ping", "parameters": {}}]<|END_ACTION|>'
-    ),
-    "xlam": (
-        '[{"name": "get_weather", "arguments": {"city": "São \\"P\\"", "days": 2, "metric": true, "no'
-        'te": null}}, {"name": "files.write", "arguments": {"my lines": ["x", 1.5, {"k": false}]}},'
-        ' {"name": "ping", "arguments": {}}]'
-    ),
-    "mimo": (
-        "<tool_call>\n"
-        "<function=get_weather>\n"
-        '<parameter=city>São "P"</parameter>\n'
-        "<parameter=days>2</parameter>\n"
-        "<parameter=metric>true</parameter>\n"
-        "<parameter=note>null</parameter>\n"
-        "</function>\n"
-        "<function=files.write>\n"
-        '<parameter=my lines>["x", 1.5, {"k": false}]</parameter>\n'
-        "</function>\n"
-        "<function=ping>\n"
-        "</function>\n"
-        "</tool_call>"
     ),
     "hunyuan_a13b": (
         '<tool_calls>[{"name": "get_weather", "arguments": {"city": "São \\"P\\"", "days": 2, "metric": '

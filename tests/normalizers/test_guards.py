@@ -69,7 +69,7 @@ def test_the_formats_with_a_guard() -> None:
     without = {name for name, guard in GUARDS.items() if guard is None}
     # The engine reads the calls; a channel's mark comes first; the prompt writes the first mark.
     assert without == {"native_json", "harmony", "muse_glimmer", "inkling", "functionary_v32", "gemma4"}
-    unmarked = {"functiongemma", "tool_lines", "auto", "llama4_json", "minimax_m3", "xlam"}
+    unmarked = {"functiongemma", "tool_lines", "auto", "llama4_json", "minimax_m3"}
     assert {name for name in registry.names() if name not in GUARDED} == without | unmarked
     # Its mark is a word of prose, which only a strict tool is worth.
     phi4 = guarded(registry.get("phi4"), TOOLS[:3])

@@ -111,7 +111,6 @@ DETECTED: dict[str, tuple[dict[str, Any], str | None]] = {
     "lfm2.5 by its template": ({"chat_template": "{{ 'List of tools: [' }}"}, "pythonic"),
     "lfm2 by its architecture": ({"architecture": "lfm2moe"}, "pythonic"),
     "hermes": ({"chat_template": "<tools></tools> <tool_call>"}, "hermes"),
-    "xlam": ({"chat_template": "When using tools, make calls in a single JSON array: [{"}, "xlam"),
     "qwen coder": ({"chat_template": "<tool_call><function=x><parameter=y>"}, "qwen3_coder"),
     "glm": ({"chat_template": "<tool_call>{{ name }}<arg_key>"}, "glm45"),
     "mistral": ({"special_tokens": ["[TOOL_CALLS]", "[ARGS]"]}, "mistral"),

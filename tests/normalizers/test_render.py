@@ -295,7 +295,6 @@ def test_arguments_are_written_as_the_format_needs_them(case: str) -> None:
 
 
 RESULTS = {
-    "mimo": "<tool_response>\n4\n2\n</tool_response>",
     "pythonic": "<|tool_response_start|>4\n2<|tool_response_end|>",
     "hermes": "<tool_response>\n4\n2\n</tool_response>",
     "qwen3_coder": "<tool_response>\n4\n2\n</tool_response>",
