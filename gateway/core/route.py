@@ -35,7 +35,7 @@ from gateway.errors import (
     WeightsMissing,
 )
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
-from gateway.request.checks import Check
+from gateway.request.checks import Check, Uncheckable
 from gateway.request.escaped import may_need_escape
 from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
 from gateway.request.repair_history import NOTHING
@@ -604,7 +604,7 @@ async def _compiles(schemas: Threads, check: Check, *, trusted: bool) -> bool:
     the constraint, too."""
     try:
         await schemas.run(check.compile)
-    except ProviderInvalidRequest:
+    except Uncheckable:
         if not trusted:
             raise
         return False

@@ -11,7 +11,7 @@ import msgspec
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, StructuredOutputInvalid
 from gateway.request.constraints import SCHEMA_FIELD, Constraint, Method
 from gateway.request.grammars import MAX_SCHEMA
-from gateway.schema.fault import Checker, Compile, InvalidSchema, Unchecked
+from gateway.schema.fault import TOO_DEEP, Checker, Compile, InvalidSchema, Unchecked
 from gateway.wire.chat import decode, encode
 from gateway.wire.fold import Fold
 
@@ -28,6 +28,10 @@ MAX_CALLS = 100
 
 MAX_HELD = 64 * 1024 * 1024
 """The most bytes of a stream to hold back."""
+
+
+class Uncheckable(ProviderInvalidRequest):
+    """A schema that no answer can be checked against within bounds."""
 
 
 class Enforced(msgspec.Struct, frozen=True):
@@ -187,7 +191,7 @@ class Check:
         try:
             fault = self._checker(schema, field).fault(value)
         except Unchecked as error:
-            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
+            raise Uncheckable(f"{field}: the schema can't be checked: {error}", param=field) from None
         return None if fault is None else f"{fault.pointer or 'the value'}: {fault.message}"[:MAX_FAULT]
 
     def _checker(self, schema: bytes, field: str) -> Checker:
@@ -196,9 +200,10 @@ class Check:
         try:
             return self._compile(schema.decode())
         except InvalidSchema as error:
-            raise ProviderInvalidRequest(f"{field}: not a valid JSON Schema: {error}", param=field) from None
+            kind = Uncheckable if str(error) == TOO_DEEP else ProviderInvalidRequest
+            raise kind(f"{field}: not a valid JSON Schema: {error}", param=field) from None
         except Unchecked as error:
-            raise ProviderInvalidRequest(f"{field}: the schema can't be checked: {error}", param=field) from None
+            raise Uncheckable(f"{field}: the schema can't be checked: {error}", param=field) from None
 
     def again(self, message: Mapping[str, Any], fault: str) -> list[Json]:
         """The messages that ask the model once more."""

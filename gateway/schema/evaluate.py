@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gateway.schema.fault import Fault, InvalidSchema, Unchecked
+from gateway.schema.fault import TOO_DEEP, Fault, InvalidSchema, Unchecked
 
 if TYPE_CHECKING:
     from jsonschema.protocols import Validator
@@ -41,7 +41,7 @@ def validator(text: str) -> Validator:
     except Unresolvable as error:
         raise InvalidSchema(f"the reference {error.ref!r} leads nowhere inside it") from error
     except RecursionError as error:
-        raise InvalidSchema("it is nested too deeply") from error
+        raise InvalidSchema(TOO_DEEP) from error
     except OverflowError as error:  # a pattern's
         raise InvalidSchema(str(error)) from error
     return kind(schema, registry=registry)

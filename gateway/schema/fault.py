@@ -22,6 +22,10 @@ class Fault(NamedTuple):
         return "".join(f"/{str(part).replace('~', '~0').replace('/', '~1')}" for part in self.path)
 
 
+TOO_DEEP = "it is nested too deeply"
+"""What `InvalidSchema` says of a schema that is too deep for our checker, which an engine may take."""
+
+
 class InvalidSchema(ValueError):
     """Not a valid JSON Schema; the message says why."""
 
