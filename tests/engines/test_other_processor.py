@@ -180,7 +180,7 @@ def test_a_program_is_only_unfit_if_sigill_kills_it(foreign: Path, tmp_path: Pat
 
 
 def test_the_rows_of_llama_server_are_run_by_a_real_one(pytestconfig: pytest.Config) -> None:
-    assert f"llama-server {pinned()}" in (ROOT / "docs/engines.md").read_text("utf-8")
+    assert f"llama-server {pinned()}" in (ROOT / "docs/engine-reference.md").read_text("utf-8")
     found = found_llama_server(pytestconfig)
     if found.refused:
         pytest.skip("; ".join(found.refused))
