@@ -10,7 +10,8 @@ from gateway.backends import Backend
 from gateway.config import Model
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
-from gateway.core.run import Asked, Run
+from gateway.core.run import Run
+from gateway.core.sender import Asked
 from gateway.observe.request_log import Row
 from gateway.observe.traces import Event, Note, Traces, head_lines
 from gateway.upstream import trace

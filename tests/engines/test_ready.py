@@ -63,19 +63,19 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
 async def test_a_silent_engine_is_not_ready(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.core.route.READY_SECONDS", 30.0)
+    monkeypatch.setattr("gateway.core.model_server.READY_SECONDS", 30.0)
     async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "one")
         one, route = engine_of(gateway, "one"), gateway.routes["one"]
-        assert await route.readiness() is None
+        assert await route.server.readiness() is None
         assert one.pid is not None
         stand_still(one.pid)
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.core.route.READY_SECONDS", 0.2)
-            error = await route.readiness()
+            patch.setattr("gateway.core.model_server.READY_SECONDS", 0.2)
+            error = await route.server.readiness()
         os.kill(one.pid, signal.SIGCONT)
         assert "its engine says nothing for 0.2 s" in str(error)
-        assert await route.readiness() is None
+        assert await route.server.readiness() is None
 
 
 async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
                 await one.changed()
-            assert "its engine is draining; requests wait for it" in str(await gateway.routes["one"].readiness())
+            assert "its engine is draining; requests wait for it" in str(await gateway.routes["one"].server.readiness())
         await other
 
 

@@ -147,7 +147,7 @@ class _Metrics(Collector):
             "ctxgate_put_asides", "Flex answers that gave way in the middle.", labels=["model"]
         )
         for name, route in self._gateway.routes.items():
-            in_flight.add_metric([name], route.in_flight)
+            in_flight.add_metric([name], route.requests.count)
             status = route.engine.status() if route.engine is not None else None
             line = waiting(route, status)
             queue.add_metric([name], line["waiting"])
@@ -170,7 +170,7 @@ class _Metrics(Collector):
             "ctxgate_replica_in_flight", "Requests that the server is answering.", labels=["model", "url"]
         )
         for name, route in self._gateway.routes.items():
-            for replica in route.replicas():
+            for replica in route.server.replicas():
                 healthy.add_metric([name, replica.url], int(replica.healthy))
                 in_flight.add_metric([name, replica.url], replica.in_flight)
         yield from (healthy, in_flight)
