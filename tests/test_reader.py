@@ -39,7 +39,7 @@ CLASSES = {
     "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 34),
     "core/run.py:Run": (17, 21),
-    "engines/engine.py:Engine": (68, 42),
+    "engines/engine.py:Engine": (57, 26),
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
@@ -86,7 +86,7 @@ WRITES = {
     "core/gateway.py": 2,
     "core/passthrough.py": 1,
     "core/repeated.py": 2,
-    "core/route.py": 5,
+    "core/route.py": 4,
     "core/sender.py": 1,
     # Counters of engines and servers.
     "backends/choice.py": 2,

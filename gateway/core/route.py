@@ -109,7 +109,7 @@ class Route:
 
     async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
         if (backend := engine.backend) is not None and request.tier != "flex":
-            engine.in_flight += 1
+            engine.enter(rank_of(request.tier))
         else:
             request.progress = lambda: str(engine.progress(request) or "waiting")
             self.requests.waiting[request] = came = monotonic()

@@ -63,7 +63,7 @@ class TracedRoute(Route):
         note, engine = _current.get(), self.engine
         if note is None or engine is None or (engine.accepting is not None and not engine.queue):
             return await super().ask(request)
-        waits_for, starts, since = engine.waits_for or engine.state, engine.starts, monotonic()
+        waits_for, starts, since = engine.waits_for or engine.state, engine.launcher.starts, monotonic()
         note.events.append(Event("queue.entered", since, {"ctxgate.waits_for": waits_for}))
         try:
             return await super().ask(request)
@@ -72,7 +72,7 @@ class TracedRoute(Route):
 
     def _waited(self, starts: int, since: float) -> list[Event]:
         engine = self.engine
-        if engine is None or engine.starts == starts:
+        if engine is None or engine.launcher.starts == starts:
             return []
         return [
             Event("engine.started", max(engine.entered, since), {"ctxgate.load_seconds": engine.load_seconds or 0.0})

@@ -54,6 +54,9 @@ class CountedEngine:
         self.in_flight += 1
         return self.backend
 
+    def enter(self, rank: int) -> None:
+        self.in_flight += 1
+
     def leave(self, rank: int = 1) -> None:
         self.in_flight -= 1
 
