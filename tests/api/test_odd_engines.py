@@ -1,0 +1,458 @@
+"""What engines write that isn't as OpenAI's API has it: every API gives its clients the same sound answer, whole and
+streamed.
+
+Half characters, invalid UTF-8 and numbers that JSON doesn't have; fields that are missing, empty or of another kind.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from tests.api.asking import WEATHER, frames
+from tests.api.test_published_types import check
+from tests.gateway.client import Answer
+from tests.gateway.double import DONE, Exchange, Json, chunk, chunked, completion
+from tests.gateway.running import Running, running
+
+USAGE: Json = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
+SLOT = "@@"
+"""In JSON, stands for what a case puts there byte for byte."""
+
+SAY = [{"role": "user", "content": "Hi"}]
+PARAMETERS = {"name": "f", "parameters": WEATHER}
+REQUESTS: dict[str, tuple[str, Json]] = {
+    "chat": (
+        "/v1/chat/completions",
+        {"messages": SAY, "tools": [{"type": "function", "function": PARAMETERS}], "reasoning_effort": "low"},
+    ),
+    "responses": ("/v1/responses", {"input": SAY, "tools": [{"type": "function", **PARAMETERS}]}),
+    "messages": (
+        "/v1/messages",
+        {
+            "max_tokens": 2000,
+            "messages": SAY,
+            "tools": [{"name": "f", "input_schema": WEATHER}],
+            "thinking": {"type": "enabled", "budget_tokens": 1024},
+        },
+    ),
+    "Ollama": (
+        "/api/chat",
+        {"messages": SAY, "tools": [{"type": "function", "function": PARAMETERS}], "think": True},
+    ),
+}
+
+
+@dataclass
+class Said:
+    """What a client gets of an answer."""
+
+    content: str = ""
+    reasoning: str = ""
+    calls: list[tuple[str, Any]] = field(default_factory=list)
+    reason: str = ""
+    usage: tuple[int, int] = (0, 0)
+
+
+@dataclass
+class Engine:
+    """Answers each chat with the payloads, whole ones with `body`. Knows nothing else."""
+
+    payloads: list[bytes] = field(default_factory=list)
+    body: bytes = b"{}"
+    kind: str = "events"
+    network: int = 1 << 20
+    """Bytes of a stream in one write."""
+
+    async def answer(self, exchange: Exchange) -> None:
+        asked = exchange.json if exchange.body else {}
+        if exchange.path not in ("/v1/chat/completions", "/v1/completions", "/api/chat"):
+            await exchange.whole({"prompt": "Hi", "version": "0.12.6", "capabilities": ["tools", "thinking"]})
+        elif not asked.get("stream"):
+            await exchange.whole(self.body)
+        else:
+            await exchange.start()
+            form = b"data: %b\n\n" if self.kind == "events" else b"%b\n"
+            stream = b"".join([form % each for each in self.payloads]) + (DONE if self.kind == "events" else b"")
+            for at in range(0, len(stream), self.network):
+                await exchange.send(chunked(stream[at : at + self.network]))
+            await exchange.send(b"0\r\n\r\n")
+
+
+def served(engine: Engine, runtime: str, format: str = "native_json") -> AbstractAsyncContextManager[Running]:
+    return running(engine.answer, runtime=runtime, tool_call_format=format)
+
+
+async def asked(gateway: Running, api: str, *, stream: bool) -> Said:
+    path, body = REQUESTS[api]
+    wish = {"stream_options": {"include_usage": True}} if api == "chat" and stream else {}
+    answer = await gateway.ask({"model": "m", "stream": stream, **wish, **body}, path)
+    assert answer.status == 200, answer.body
+    answer.body.decode()
+    return READERS[api, stream](answer)
+
+
+def strict(answer: bytes) -> Any:
+    """JSON that every client reads."""
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    found = json.loads(answer.decode(), parse_constant=refuse)
+    json.dumps(found, ensure_ascii=False).encode()  # raises if a text has half a character
+    return found
+
+
+def of_chat(answer: Answer) -> Said:
+    found = strict(answer.body)
+    check("openai.types.chat:ChatCompletion", found)
+    [choice] = found["choices"]
+    said, usage = choice["message"], found.get("usage") or {}
+    calls = [(call["function"]["name"], strict(call["function"]["arguments"].encode())) for call in _calls(said)]
+    counts = usage.get("prompt_tokens", 0), usage.get("completion_tokens", 0)
+    return Said(said["content"] or "", said.get("reasoning") or "", calls, choice["finish_reason"], counts)
+
+
+def _calls(said: Json) -> list[Json]:
+    return said.get("tool_calls") or []
+
+
+def of_chat_stream(answer: Answer) -> Said:
+    assert answer.body.endswith(b"data: [DONE]\n\n")
+    said, calls, roles = Said(), dict[int, list[str]](), []
+    payloads = [event.removeprefix("data: ") for event in answer.body.decode().split("\n\n")[:-2]]
+    for found in [strict(payload.encode()) for payload in payloads]:
+        check("openai.types.chat:ChatCompletionChunk", found)
+        if usage := found.get("usage"):
+            said.usage = usage["prompt_tokens"], usage["completion_tokens"]
+        for choice in found["choices"]:
+            delta = choice["delta"]
+            roles += [delta["role"]] if "role" in delta else []
+            said.content += delta.get("content") or ""
+            said.reasoning += delta.get("reasoning") or ""
+            said.reason = choice["finish_reason"] or said.reason
+            for call in _calls(delta):
+                name, arguments = call["function"].get("name") or "", call["function"].get("arguments") or ""
+                parts = calls.setdefault(call["index"], ["", ""])
+                calls[call["index"]] = [parts[0] + name, parts[1] + arguments]
+    assert roles == ["assistant"]
+    said.calls = [(name, strict(arguments.encode())) for name, arguments in calls.values()]
+    return said
+
+
+def of_response(answer: Answer) -> Said:
+    return _of_response(strict(answer.body))
+
+
+def _of_response(found: Json) -> Said:
+    said = Said(reason="stop" if found["status"] == "completed" else str(found["incomplete_details"]))
+    for item in found["output"]:
+        if item["type"] == "message":
+            said.content += "".join(part["text"] for part in item["content"])
+        elif item["type"] == "reasoning":
+            said.reasoning += "".join(part["text"] for part in [*item["summary"], *(item.get("content") or ())])
+        else:
+            said.calls.append((item["name"], strict(item["arguments"].encode())))
+    usage = found["usage"] or {}
+    said.usage = usage.get("input_tokens", 0), usage.get("output_tokens", 0)
+    return said
+
+
+def of_response_stream(answer: Answer) -> Said:
+    events = [strict(json.dumps(data).encode()) for _, data in frames(answer)]
+    assert events[-1]["type"] == "response.completed", events[-1]
+    said = _of_response(events[-1]["response"])
+    deltas = [event["delta"] for event in events if event["type"] == "response.output_text.delta"]
+    assert "".join(deltas) == said.content
+    arguments = [event["delta"] for event in events if event["type"] == "response.function_call_arguments.delta"]
+    assert [strict("".join(arguments).encode())] == [call for _, call in said.calls] if arguments else not said.calls
+    return said
+
+
+def of_message(answer: Answer) -> Said:
+    found = strict(answer.body)
+    said = Said(reason=found["stop_reason"])
+    for block in found["content"]:
+        said.content += block.get("text", "")
+        said.reasoning += block.get("thinking", "")
+        said.calls += [(block["name"], block["input"])] if block["type"] == "tool_use" else []
+    said.usage = found["usage"]["input_tokens"], found["usage"]["output_tokens"]
+    return said
+
+
+def of_message_stream(answer: Answer) -> Said:
+    said, names, arguments = Said(), list[str](), ""
+    for kind, event in frames(answer):
+        strict(json.dumps(event).encode())
+        assert kind != "error", event
+        if kind == "content_block_start" and event["content_block"]["type"] == "tool_use":
+            names.append(event["content_block"]["name"])
+        elif kind == "content_block_delta":
+            delta = event["delta"]
+            said.content += delta.get("text", "")
+            said.reasoning += delta.get("thinking", "")
+            arguments += delta.get("partial_json", "")
+        elif kind == "message_delta":
+            said.reason = event["delta"]["stop_reason"]
+            said.usage = event["usage"]["input_tokens"], event["usage"]["output_tokens"]
+    said.calls = [(name, strict(arguments.encode() or b"{}")) for name in names]
+    return said
+
+
+def of_ollama(answer: Answer) -> Said:
+    said = Said()
+    for line in answer.body.splitlines():
+        found = strict(line)
+        assert "error" not in found, found
+        message = found["message"]
+        said.content += message["content"]
+        said.reasoning += message.get("thinking", "")
+        said.calls += [(call["function"]["name"], call["function"]["arguments"]) for call in _calls(message)]
+        if found["done"]:
+            said.reason = found["done_reason"]
+            said.usage = found["prompt_eval_count"], found["eval_count"]
+    return said
+
+
+READERS = {
+    ("chat", False): of_chat,
+    ("chat", True): of_chat_stream,
+    ("responses", False): of_response,
+    ("responses", True): of_response_stream,
+    ("messages", False): of_message,
+    ("messages", True): of_message_stream,
+    ("Ollama", False): of_ollama,
+    ("Ollama", True): of_ollama,
+}
+
+
+async def same(gateway: Running, api: str, case: object, *, usage: bool = True) -> Said:
+    """What a client gets whole, which has to be what it gets streamed."""
+    try:
+        whole, stream = [await asked(gateway, api, stream=stream) for stream in (False, True)]
+    except Exception as error:
+        raise AssertionError(f"{case}: {error!r}") from error
+    if not usage:
+        whole.usage = stream.usage = (0, 0)
+    assert stream == whole, case
+    return whole
+
+
+# Characters
+
+CHARACTERS: dict[str, tuple[list[bytes], str]] = {
+    "an emoji in two escapes": ([rb"a\ud83d", rb"\ude00b"], "a\U0001f600b"),
+    "one in two chunks among others": ([rb"a\ud83d\ude00\ud83d", rb"\udc80b"], "a\U0001f600\U0001f480b"),
+    "nothing between its halves": ([rb"a\ud83d", b"", rb"\uDE00b"], "a\U0001f600b"),
+    "its first half alone": ([rb"a\ud83d", b"b"], "a\ufffdb"),
+    "its first half at the end": ([b"a", rb"b\ud83d"], "ab\ufffd"),
+    "its second half alone": ([b"a", rb"\ude00b"], "a\ufffdb"),
+    "its first half twice": ([rb"a\ud83d", rb"\ud83d", rb"\ude00"], "a\ufffd\U0001f600"),
+    "its halves in turn": ([rb"\ude00\ud83d", b"a"], "\ufffd\ufffda"),
+    "UTF-8 cut between events": ([b"a\xf0\x9f", b"\x98\x80b"], "a\U0001f600b"),
+    "each byte an event": ([b"\xe2", b"\x82", b"\xac"], "\u20ac"),
+    "UTF-8 cut for good": ([b"a\xf0\x9f", b"b"], "a\ufffdb"),
+    "UTF-8 cut at the end": ([b"a", b"b\xf0\x9f\x98"], "ab\ufffd"),
+    "a byte that is never UTF-8": ([b"a\xff", b"b"], "a\ufffdb"),
+    "a surrogate in UTF-8": ([b"a\xed\xa0\xbd", b"b"], "a\ufffd\ufffd\ufffdb"),
+    "a byte order mark within": ([b"a\xef\xbb\xbf", b"b"], "a\ufeffb"),
+    "a noncharacter": ([b"a\xef\xbf\xbf", rb"\uffff"], "a\uffff\uffff"),
+}
+CONTROLS: dict[str, tuple[list[bytes], str]] = {
+    "NUL": ([rb"a\u0000", b"b"], "a\0b"),
+    "NUL without an escape": ([b"a\0", b"b"], "a\0b"),
+    "a control character without an escape": ([b"a\x01\x1f", b"b"], "a\x01\x1fb"),
+}
+FIELDS = ("content", "reasoning", "arguments")
+
+
+def native(arguments: str, *, first: bool = True) -> list[Json]:
+    named = {"id": "c", "type": "function"} if first else {}
+    return [{"index": 0, **named, "function": {**({"name": "f"} if first else {}), "arguments": arguments}}]
+
+
+def filled(body: Json, part: bytes) -> bytes:
+    return json.dumps(body).encode().replace(SLOT.encode(), part)
+
+
+def delta(field: str, text: str, *, first: bool) -> Json:
+    if field == "arguments":
+        return chunk(tool_calls=native(text, first=first))
+    return chunk(text) if field == "content" else chunk(reasoning_content=text)
+
+
+def in_events(engine: Engine, field: str, parts: list[bytes]) -> None:
+    """The parts in one field of OpenAI's API, streamed and whole."""
+    head, tail = ('{"city":"', '"}') if field == "arguments" else ("", "")
+    # fmt: off
+    engine.payloads = [
+        filled(chunk("", role="assistant"), b""), filled(delta(field, head, first=True), b""),
+        *[filled(delta(field, SLOT, first=False), part) for part in parts],
+        *([filled(delta(field, tail, first=False), b"")] if tail else []),
+        filled(chunk(reason="stop"), b""), json.dumps({**chunk(), "choices": [], "usage": USAGE}).encode(),
+    ]
+    # fmt: on
+    said: dict[str, Any] = {
+        "content": {"content": SLOT},
+        "reasoning": {"content": "", "reasoning_content": SLOT},
+        "arguments": {"content": None, "tool_calls": native(head + SLOT + tail)},
+    }[field]
+    engine.body = filled({**completion(**said), "usage": USAGE}, b"".join(parts))
+    engine.kind = "events"
+
+
+def in_lines(engine: Engine, field: str, parts: list[bytes]) -> None:
+    """The same in Ollama's API, which writes a call in one piece."""
+
+    def line(part: bytes, *, done: bool = False) -> bytes:
+        message: Json = {"role": "assistant", "content": SLOT if field == "content" else ""}
+        if field == "reasoning":
+            message["thinking"] = SLOT
+        elif field == "arguments" and part:
+            message["tool_calls"] = [{"id": "c", "function": {"name": "f", "arguments": {"city": SLOT}}}]
+        ends = {"done_reason": "stop", "prompt_eval_count": 3, "eval_count": 4} if done else {}
+        return filled({"model": "m", "created_at": "x", "message": message, "done": done, **ends}, part)
+
+    whole = b"".join(parts)
+    engine.body = line(whole, done=True)
+    engine.payloads = [line(part) for part in ([whole] if field == "arguments" else parts)] + [line(b"", done=True)]
+    engine.kind = "lines"
+
+
+RUNTIMES = ("openai", "llama.cpp", "ollama")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_characters_arrive_whole_or_replaced(runtime: str, field: str) -> None:
+    engine = Engine()
+    cases = CHARACTERS if field == "arguments" else {**CHARACTERS, **CONTROLS}
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            for name, (parts, text) in cases.items():
+                (in_lines if runtime == "ollama" else in_events)(engine, field, parts)
+                said = await same(gateway, api, (api, name))
+                found = said.calls[0][1]["city"] if field == "arguments" else getattr(said, field)
+                assert found == text, (api, name)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("network", [1, 2, 3, 5])
+async def test_characters_cut_between_two_reads(runtime: str, network: int) -> None:
+    engine = Engine(network=network)
+    text = "a\u00e9\u20ac\U0001f600"
+    (in_lines if runtime == "ollama" else in_events)(
+        engine, "content", [text.encode(), json.dumps(text)[1:-1].encode()]
+    )
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            assert (await same(gateway, api, api)).content == text * 2
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_a_byte_order_mark_before_an_answer(runtime: str) -> None:
+    engine = Engine()
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            (in_lines if runtime == "ollama" else in_events)(engine, "content", [b"Hi"])
+            engine.body = b"\xef\xbb\xbf" + engine.body
+            for place in (0, 1):
+                engine.payloads[place] = b"\xef\xbb\xbf" + engine.payloads[place]
+            assert (await same(gateway, api, api)).content == "Hi"
+
+
+async def test_half_a_character_in_a_text_completion() -> None:
+    engine = Engine()
+    async with served(engine, "openai") as gateway:
+        for name, (parts, text) in CHARACTERS.items():
+            said = [{"id": "x", "choices": [{"index": 0, "text": SLOT, "finish_reason": None}]} for _ in parts]
+            last = {"id": "x", "choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}
+            engine.payloads = [*map(filled, said, parts), filled(last, b"")]
+            engine.body = filled({**last, "choices": [{"text": SLOT}]}, b"".join(parts))
+            found = []
+            for stream in (False, True):
+                answer = await gateway.ask({"model": "m", "prompt": "Hi", "stream": stream}, "/v1/completions")
+                assert answer.status == 200, answer.body
+                bodies = [answer.body] if not stream else [e[6:] for e in answer.body.split(b"\n\n")[:-2]]
+                for each in map(strict, bodies):
+                    check(
+                        "openai.types:Completion",
+                        {**each, "choices": [{**each["choices"][0], "finish_reason": "stop"}]},
+                    )
+                found.append("".join(strict(each)["choices"][0]["text"] for each in bodies))
+            assert found == [text, text], name
+
+
+# Numbers
+
+NUMBERS: dict[str, tuple[bytes, int]] = {
+    "3": (b"3", 3),
+    "too large for a double": (b"1e999", 0),
+    "NaN": (b"NaN", 0),
+    "Infinity": (b"Infinity", 0),
+    "-Infinity": (b"-Infinity", 0),
+    "negative": (b"-1", 0),
+    "a fraction": (b"1.5", 1),
+    "text": (b'"12"', 12),
+    "no number": (b'"x"', 0),
+    "null": (b"null", 0),
+    "true": (b"true", 0),
+    "a list": (b"[1]", 0),
+    "an object": (b'{"a":1}', 0),
+}
+HUGE: dict[str, bytes] = {"10**400": b"1" + b"0" * 400, "10**5000": b"1" + b"0" * 5000, "1e300": b"1e300"}
+
+
+def count_in(engine: Engine, runtime: str, count: bytes) -> None:
+    """Puts the count in place of each count of an answer."""
+    (in_lines if runtime == "ollama" else in_events)(engine, "content", [b"Hi"])
+    counts = [b'"prompt_tokens": 3', b'"completion_tokens": 4', b'"total_tokens": 7']
+    counts += [b'"prompt_eval_count": 3', b'"eval_count": 4']
+    for each in counts:
+        put = each.partition(b":")[0] + b": " + count
+        engine.body = engine.body.replace(each, put)
+        engine.payloads = [payload.replace(each, put) for payload in engine.payloads]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+async def test_counts_of_tokens_are_whole_numbers(runtime: str) -> None:
+    engine = Engine()
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            for name, (count, expected) in NUMBERS.items():
+                count_in(engine, runtime, count)
+                said = await same(gateway, api, (api, name))
+                assert (said.content, said.usage) == ("Hi", (expected, expected)), (api, name)
+            for name, count in HUGE.items():
+                count_in(engine, runtime, count)
+                assert (await same(gateway, api, (api, name))).content == "Hi"
+
+
+PLACES: dict[str, Json] = {
+    "in a field that nobody reads": {"x": SLOT},
+    "its time": {"created": SLOT},
+    "timings": {"timings": {"prompt_ms": SLOT, "predicted_ms": SLOT, "prompt_n": SLOT}},
+    "details": {"usage": {**USAGE, "prompt_tokens_details": {"cached_tokens": SLOT}}},
+    "no usage": {"usage": SLOT},
+}
+
+
+async def test_numbers_elsewhere() -> None:
+    engine = Engine()
+    async with served(engine, "openai") as gateway:
+        for api in REQUESTS:
+            for place, fields in PLACES.items():
+                for name, number in [
+                    *((name, number) for name, (number, _) in NUMBERS.items()),
+                    ("huge", HUGE["1e300"]),
+                ]:
+                    put = f'"{SLOT}"'.encode()
+                    chunks = [chunk("Hi", role="assistant"), chunk(reason="stop")]
+                    engine.payloads = [json.dumps({**each, **fields}).encode().replace(put, number) for each in chunks]
+                    engine.body = json.dumps({**completion("Hi"), **fields}).encode().replace(put, number)
+                    said = await same(gateway, api, (api, place, name), usage=False)
+                    assert said.content == "Hi", (api, place, name)
