@@ -447,10 +447,10 @@ class Answer:
     def _reasoning_passes(self, choice: _Choice, delta: Delta) -> bool:
         """Whether a delta without content needs no change."""
         thought = delta.reasoning or delta.reasoning_content
-        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, str(thought))):
+        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, thought)):
             return False
         if choice.watch is not None and thought:
-            choice.watch.thought(str(thought))
+            choice.watch.thought(thought)
         return True
 
     def finish(self, *, done: bool) -> list[bytes]:

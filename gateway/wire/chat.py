@@ -464,14 +464,19 @@ class Delta(Struct, gc=False):
     role: Literal["assistant"] | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Logprobs(Struct, gc=False):
+    """An object whose fields nobody reads here."""
 
 
 class ChoiceDelta(Struct, gc=False):
     delta: Delta
     index: Annotated[int, Meta(ge=0)]
     finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
 
 
 class Chunk(Struct, gc=False):
@@ -495,14 +500,15 @@ class Message(Struct, gc=False):
     role: Literal["assistant"]
     content: str | None = None
     tool_calls: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Choice(Struct, gc=False):
     message: Message
     index: Annotated[int, Meta(ge=0)]
     finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
 
 
 class Answer(Struct, gc=False):
@@ -514,6 +520,7 @@ class Answer(Struct, gc=False):
     model: str
     choices: list[Choice]
     usage: dict[str, Any] | None = None
+    system_fingerprint: str | None = None
     error: Any = None
 
 

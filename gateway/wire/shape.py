@@ -7,11 +7,11 @@ empty text for "none". What isn't known here stays as it is.
 from __future__ import annotations
 
 from time import time
-from typing import Any
+from typing import Any, get_args
 from uuid import uuid4
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.chat import LATEST
+from gateway.wire.chat import LATEST, FinishReason
 from gateway.wire.fold import malformed
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.usage import is_sound as is_sound_usage
@@ -24,6 +24,7 @@ CHUNK, WHOLE, COMPLETION = "chat.completion.chunk", "chat.completion", "text_com
 _NEEDED = frozenset(("id", "model", "created"))
 
 _REASONS = {
+    **{reason: reason for reason in get_args(FinishReason)},
     **dict.fromkeys(("eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed", "done"), "stop"),
     **dict.fromkeys(("max_tokens", "max_length", "model_length", "token_limit"), "length"),
     **dict.fromkeys(("tool_use", "tool_call", "tool-calls"), "tool_calls"),
@@ -121,7 +122,7 @@ class Repairs:
         made = {**body, **self._made, **_sound(body), "object": kind}
         if "usage" in body:
             made["usage"] = repaired_usage(body["usage"])
-        if not isinstance(body.get("system_fingerprint", ""), str | None):
+        if not isinstance(body.get("system_fingerprint"), str | None):
             del made["system_fingerprint"]
         return made
 
@@ -133,6 +134,7 @@ def is_sound(body: Json) -> bool:
         body.get("object") == CHUNK
         and _sound(body).keys() == _NEEDED
         and type(body["created"]) is int
+        and isinstance(body.get("system_fingerprint"), str | None)
         and (usage is None or (isinstance(usage, dict) and is_sound_usage(usage)))
     )
 

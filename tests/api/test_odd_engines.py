@@ -7,6 +7,7 @@ Half characters, invalid UTF-8 and numbers that JSON doesn't have; fields that a
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
@@ -131,10 +132,10 @@ def of_chat_stream(answer: Answer) -> Said:
             said.usage = usage["prompt_tokens"], usage["completion_tokens"]
         for choice in found["choices"]:
             delta = choice["delta"]
-            roles += [delta["role"]] if "role" in delta else []
+            roles += [delta["role"]] if delta.get("role") is not None else []
             said.content += delta.get("content") or ""
             said.reasoning += delta.get("reasoning") or ""
-            said.reason = choice["finish_reason"] or said.reason
+            said.reason = choice.get("finish_reason") or said.reason
             for call in _calls(delta):
                 name, arguments = call["function"].get("name") or "", call["function"].get("arguments") or ""
                 parts = calls.setdefault(call["index"], ["", ""])
@@ -456,3 +457,253 @@ async def test_numbers_elsewhere() -> None:
                     engine.body = json.dumps({**completion("Hi"), **fields}).encode().replace(put, number)
                     said = await same(gateway, api, (api, place, name), usage=False)
                     assert said.content == "Hi", (api, place, name)
+
+
+# Shapes
+
+Change = Callable[[Json], Json | None]
+"""Changes a chunk or an answer in place, or returns another in its place."""
+
+
+def fields(**changed: Any) -> Change:
+    """Sets fields of each chunk or answer; `...` removes one."""
+    return lambda body: _set(body, changed)
+
+
+def choices(**changed: Any) -> Change:
+    """The same for its choices."""
+    return lambda body: [_set(each, changed) for each in body["choices"]] and None
+
+
+def said(**changed: Any) -> Change:
+    """The same for the delta or message of each choice."""
+    return lambda body: [_set(_said(each), changed) for each in body["choices"]] and None
+
+
+def until_the_end(**changed: Any) -> Change:
+    """The same for the choices that don't end."""
+    return lambda body: [_set(each, changed) for each in body["choices"] if not each["finish_reason"]] and None
+
+
+def at_the_end(**changed: Any) -> Change:
+    """The same for the choices that end."""
+    return lambda body: [_set(each, changed) for each in body["choices"] if each["finish_reason"]] and None
+
+
+def call(**changed: Any) -> Change:
+    """The same for each call, or fragment of one."""
+    return lambda body: [_set(each, changed) for each in _all_calls(body)] and None
+
+
+def later(**changed: Any) -> Change:
+    """The same for the functions of the fragments after a call's first."""
+    return lambda body: [_set(each["function"], changed) for each in _all_calls(body) if "id" not in each] and None
+
+
+def _said(choice: Json) -> Json:
+    found: Json = choice["delta"] if "delta" in choice else choice["message"]
+    return found
+
+
+def _all_calls(body: Json) -> list[Json]:
+    return [each for choice in body["choices"] for each in _calls(_said(choice))]
+
+
+def _set(body: Json, changed: Json) -> None:
+    for name, value in changed.items():
+        if value is ...:
+            body.pop(name, None)
+        else:
+            body[name] = value
+
+
+def in_parts(body: Json) -> None:
+    for choice in body["choices"]:
+        if text := _said(choice).get("content"):
+            _said(choice)["content"] = [{"type": "text", "text": text[:1]}, {"type": "text", "text": text[1:]}]
+
+
+def renamed(new: str) -> Change:
+    """Another name for `delta`, or `message`."""
+
+    def change(body: Json) -> None:
+        for choice in body["choices"]:
+            choice[new] = choice.pop("delta" if "delta" in choice else "message")
+
+    return change
+
+
+def as_text(body: Json) -> None:
+    for choice in body["choices"]:
+        choice["text"] = choice.pop("delta" if "delta" in choice else "message").get("content") or ""
+
+
+def without_empty_deltas(body: Json) -> None:
+    for choice in body["choices"]:
+        if choice.get("delta") == {}:
+            del choice["delta"]
+
+
+def empty_deltas_null(body: Json) -> None:
+    for choice in body["choices"]:
+        if choice.get("delta") == {}:
+            choice["delta"] = None
+
+
+def no_choices(body: Json) -> None:
+    if not body["choices"]:
+        del body["choices"]
+
+
+SHAPES: dict[str, Change] = {
+    "as OpenAI has it": fields(),
+    "no role": said(role=...),
+    "an empty role in each": said(role=""),
+    "null as the role in each": said(role=None),
+    "the role in each": said(role="assistant"),
+    "another role": said(role="model"),
+    "no id": fields(id=...),
+    "null as id": fields(id=None),
+    "an empty id": fields(id=""),
+    "a number as id": fields(id=7),
+    "no object": fields(object=...),
+    "another object": fields(object="chat.completion"),
+    "a text completion": fields(object="text_completion"),
+    "no created": fields(created=...),
+    "null as created": fields(created=None),
+    "created with a fraction": fields(created=7.5),
+    "created as text": fields(created="2026-01-01T00:00:00Z"),
+    "no model": fields(model=...),
+    "null as the model": fields(model=None),
+    "no index": choices(index=...),
+    "null as the index": choices(index=None),
+    "text as the index": choices(index="0"),
+    "-1 as the index": choices(index=-1),
+    "no finish_reason before the end": until_the_end(finish_reason=...),
+    "an empty finish_reason before the end": until_the_end(finish_reason=""),
+    "no finish_reason": choices(finish_reason=...),
+    "an empty finish_reason": choices(finish_reason=""),
+    "another finish_reason": at_the_end(finish_reason="eos_token"),
+    "one in capitals": at_the_end(finish_reason="STOP"),
+    "a number as finish_reason": at_the_end(finish_reason=2),
+    "no delta at the end": without_empty_deltas,
+    "null as the delta at the end": empty_deltas_null,
+    "message in place of delta": renamed("message"),
+    "delta in place of message": renamed("delta"),
+    "text in place of delta": as_text,
+    "content in parts": in_parts,
+    "no choices in the usage chunk": no_choices,
+    "null as the choices of the usage chunk": lambda body: _set(body, {} if body["choices"] else {"choices": None}),
+    "usage in each": fields(usage=USAGE),
+    "a list as logprobs": choices(logprobs=[]),
+    "a number as fingerprint": fields(system_fingerprint=7),
+    "nothing around the choices": fields(id=..., object=..., created=..., model=...),
+    "null as the calls": said(tool_calls=None),
+    "no calls": said(tool_calls=[]),
+    "null as the reasoning": said(reasoning=None, reasoning_content=None),
+    "an object as the reasoning": said(reasoning={}),
+}
+CALLS: dict[str, Change] = {
+    "as OpenAI has them": fields(),
+    "no index": call(index=...),
+    "null as the index": call(index=None),
+    "text as the index": call(index="0"),
+    "another first index": call(index=1),
+    "no id": call(id=...),
+    "an empty id in each": call(id=""),
+    "null as the id in each": call(id=None),
+    "a number as the id": call(id=7),
+    "no type": call(type=...),
+    "an empty type in each": call(type=""),
+    "the type in each": call(type="function"),
+    "null as the name later": later(name=None),
+    "an empty name later": later(name=""),
+    "the name in each": later(name="f"),
+    "stop as finish_reason": at_the_end(finish_reason="stop"),
+    "another finish_reason": at_the_end(finish_reason="tool_use"),
+    "an empty finish_reason": choices(finish_reason=""),
+    "null as the content": said(content=None),
+    "an empty content": said(content=""),
+    "no role": said(role=...),
+    "message in place of delta": renamed("message"),
+    "nothing around the choices": fields(id=..., object=..., created=..., model=...),
+}
+
+
+def shaped(engine: Engine, change: Change, chunks: list[Json], body: Json) -> None:
+    copies: list[Json] = json.loads(json.dumps([*chunks, {**chunk(), "choices": [], "usage": USAGE}, body]))
+    for each in copies:
+        change(each)
+    *payloads, whole = [json.dumps(each).encode() for each in copies]
+    engine.payloads, engine.body = payloads, whole
+
+
+REASONS = {"chat": "stop", "responses": "stop", "messages": "end_turn", "Ollama": "stop"}
+CALL_REASONS = {"chat": "tool_calls", "responses": "stop", "messages": "tool_use", "Ollama": "stop"}
+
+
+@pytest.mark.parametrize("runtime", ["openai", "llama.cpp", "mlx"])
+async def test_texts_of_odd_servers(runtime: str) -> None:
+    engine = Engine()
+    chunks = [chunk("", role="assistant"), chunk("Hel"), chunk("lo"), chunk(reason="stop")]
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            for name, change in SHAPES.items():
+                shaped(engine, change, chunks, {**completion("Hello"), "usage": USAGE})
+                found = await same(gateway, api, (api, name))
+                assert found == Said("Hello", "", [], REASONS[api], (3, 4)), (api, name)
+
+
+@pytest.mark.parametrize("runtime", ["openai", "llama.cpp", "mlx"])
+async def test_calls_of_odd_servers(runtime: str) -> None:
+    engine = Engine()
+    # fmt: off
+    chunks = [
+        chunk("", role="assistant"), chunk(tool_calls=native("")), chunk(tool_calls=native('{"city":', first=False)),
+        chunk(tool_calls=native('"Rome"}', first=False)), chunk(reason="tool_calls"),
+    ]
+    # fmt: on
+    body = {**completion(None, tool_calls=native('{"city":"Rome"}'), reason="tool_calls"), "usage": USAGE}
+    async with served(engine, runtime) as gateway:
+        for api in REQUESTS:
+            for name, change in CALLS.items():
+                shaped(engine, change, chunks, body)
+                found = await same(gateway, api, (api, name))
+                assert found == Said("", "", [("f", {"city": "Rome"})], CALL_REASONS[api], (3, 4)), (api, name)
+
+
+LINE: Json = {"model": "m", "created_at": "x", "message": {"role": "assistant", "content": "Hi"}, "done": False}
+END: Json = {
+    **LINE,
+    "message": {"content": ""},
+    "done": True,
+    "done_reason": "stop",
+    "prompt_eval_count": 3,
+    "eval_count": 4,
+}
+LINES: dict[str, tuple[Json, Json]] = {
+    "as Ollama has it": (LINE, END),
+    "no role": ({**LINE, "message": {"content": "Hi"}}, END),
+    "null as the content at the end": (LINE, {**END, "message": {"role": "", "content": None}}),
+    "no message at the end": (LINE, {name: value for name, value in END.items() if name != "message"}),
+    "null as the message at the end": (LINE, {**END, "message": None}),
+    "no done_reason": (LINE, {**END, "done_reason": ""}),
+    "null as the done_reason": (LINE, {**END, "done_reason": None}),
+    "another done_reason": (LINE, {**END, "done_reason": "end_turn"}),
+    "null as the calls": ({**LINE, "message": {"content": "Hi", "tool_calls": None}}, END),
+    "null as the thinking": ({**LINE, "message": {"content": "Hi", "thinking": None}}, END),
+    "content in parts": ({**LINE, "message": {"content": [{"type": "text", "text": "Hi"}]}}, END),
+    "no model": ({"message": LINE["message"], "done": False}, END),
+    "counts as text": (LINE, {**END, "prompt_eval_count": "3", "eval_count": "4"}),
+}
+
+
+async def test_lines_of_odd_servers() -> None:
+    engine = Engine(kind="lines")
+    async with served(engine, "ollama") as gateway:
+        for api in REQUESTS:
+            for name, (line, end) in LINES.items():
+                engine.payloads = [json.dumps(each).encode() for each in (line, end)]
+                engine.body = json.dumps({**end, "message": line["message"]}).encode()
+                found = await same(gateway, api, (api, name))
+                assert found == Said("Hi", "", [], REASONS[api], (3, 4)), (api, name)
