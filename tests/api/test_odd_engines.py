@@ -297,12 +297,12 @@ def in_events(engine: Engine, field: str, parts: list[bytes]) -> None:
         filled(chunk(reason="stop"), b""), json.dumps({**chunk(), "choices": [], "usage": USAGE}).encode(),
     ]
     # fmt: on
-    said: dict[str, Any] = {
+    messages: dict[str, Json] = {
         "content": {"content": SLOT},
         "reasoning": {"content": "", "reasoning_content": SLOT},
         "arguments": {"content": None, "tool_calls": native(head + SLOT + tail)},
-    }[field]
-    engine.body = filled({**completion(**said), "usage": USAGE}, b"".join(parts))
+    }
+    engine.body = filled({**completion(**messages[field]), "usage": USAGE}, b"".join(parts))
     engine.kind = "events"
 
 
@@ -342,7 +342,7 @@ async def test_characters_arrive_whole_or_replaced(runtime: str, field: str) -> 
 
 
 @pytest.mark.parametrize("runtime", RUNTIMES)
-@pytest.mark.parametrize("network", [1, 2, 3, 5])
+@pytest.mark.parametrize("network", [1, 3])
 async def test_characters_cut_between_two_reads(runtime: str, network: int) -> None:
     engine = Engine(network=network)
     text = "a\u00e9\u20ac\U0001f600"
@@ -461,43 +461,57 @@ async def test_numbers_elsewhere() -> None:
 
 # Shapes
 
-Change = Callable[[Json], Json | None]
-"""Changes a chunk or an answer in place, or returns another in its place."""
+Change = Callable[[Json], None]
+"""Changes a chunk or an answer in place."""
+
+
+def _at(places: Callable[[Json], list[Json]], changed: Json) -> Change:
+    """Sets fields at these places of each chunk or answer; `...` removes one."""
+
+    def change(body: Json) -> None:
+        for each in places(body):
+            for name, value in changed.items():
+                each.pop(name, None)
+                if value is not ...:
+                    each[name] = value
+
+    return change
 
 
 def fields(**changed: Any) -> Change:
-    """Sets fields of each chunk or answer; `...` removes one."""
-    return lambda body: _set(body, changed)
+    return _at(lambda body: [body], changed)
 
 
 def choices(**changed: Any) -> Change:
-    """The same for its choices."""
-    return lambda body: [_set(each, changed) for each in body["choices"]] and None
+    return _at(lambda body: body["choices"], changed)
 
 
 def said(**changed: Any) -> Change:
-    """The same for the delta or message of each choice."""
-    return lambda body: [_set(_said(each), changed) for each in body["choices"]] and None
+    """The delta or message of each choice."""
+    return _at(lambda body: [_said(each) for each in body["choices"]], changed)
 
 
 def until_the_end(**changed: Any) -> Change:
-    """The same for the choices that don't end."""
-    return lambda body: [_set(each, changed) for each in body["choices"] if not each["finish_reason"]] and None
+    """The choices that don't end."""
+    return _at(lambda body: [each for each in body["choices"] if not each["finish_reason"]], changed)
 
 
 def at_the_end(**changed: Any) -> Change:
-    """The same for the choices that end."""
-    return lambda body: [_set(each, changed) for each in body["choices"] if each["finish_reason"]] and None
+    return _at(lambda body: [each for each in body["choices"] if each["finish_reason"]], changed)
 
 
 def call(**changed: Any) -> Change:
-    """The same for each call, or fragment of one."""
-    return lambda body: [_set(each, changed) for each in _all_calls(body)] and None
+    """Each call, or fragment of one."""
+    return _at(_all_calls, changed)
 
 
 def later(**changed: Any) -> Change:
-    """The same for the functions of the fragments after a call's first."""
-    return lambda body: [_set(each["function"], changed) for each in _all_calls(body) if "id" not in each] and None
+    """The functions of the fragments after a call's first."""
+    return _at(lambda body: [each["function"] for each in _all_calls(body) if "id" not in each], changed)
+
+
+def in_the_usage_chunk(**changed: Any) -> Change:
+    return _at(lambda body: [] if body["choices"] else [body], changed)
 
 
 def _said(choice: Json) -> Json:
@@ -507,14 +521,6 @@ def _said(choice: Json) -> Json:
 
 def _all_calls(body: Json) -> list[Json]:
     return [each for choice in body["choices"] for each in _calls(_said(choice))]
-
-
-def _set(body: Json, changed: Json) -> None:
-    for name, value in changed.items():
-        if value is ...:
-            body.pop(name, None)
-        else:
-            body[name] = value
 
 
 def in_parts(body: Json) -> None:
@@ -548,11 +554,6 @@ def empty_deltas_null(body: Json) -> None:
     for choice in body["choices"]:
         if choice.get("delta") == {}:
             choice["delta"] = None
-
-
-def no_choices(body: Json) -> None:
-    if not body["choices"]:
-        del body["choices"]
 
 
 SHAPES: dict[str, Change] = {
@@ -592,8 +593,8 @@ SHAPES: dict[str, Change] = {
     "delta in place of message": renamed("delta"),
     "text in place of delta": as_text,
     "content in parts": in_parts,
-    "no choices in the usage chunk": no_choices,
-    "null as the choices of the usage chunk": lambda body: _set(body, {} if body["choices"] else {"choices": None}),
+    "no choices in the usage chunk": in_the_usage_chunk(choices=...),
+    "null as the choices of the usage chunk": in_the_usage_chunk(choices=None),
     "usage in each": fields(usage=USAGE),
     "a list as logprobs": choices(logprobs=[]),
     "a number as fingerprint": fields(system_fingerprint=7),

@@ -32,6 +32,12 @@ def filled(body: Json, part: bytes) -> bytes:
     return json.dumps(body).encode().replace(SLOT.encode(), part)
 
 
+def delta(field: str) -> Json:
+    made = chunk()
+    made["choices"][0]["delta"][field] = SLOT
+    return made
+
+
 def text_of(payload: bytes, field: str) -> str:
     """A text of a chunk or an answer, which has to be UTF-8 throughout."""
     [choice] = json.loads(payload.decode())["choices"] or [{}]
@@ -48,14 +54,14 @@ def whole(field: str, parts: list[bytes]) -> str:
 
 
 def as_events(field: str, parts: list[bytes], last: list[Json]) -> str:
-    payloads = [filled(chunk(**{field: SLOT}), part) for part in parts]
+    payloads = [filled(delta(field), part) for part in parts]
     ends = [json.dumps(each).encode() for each in last]
     return "".join(text_of(each, field) for each in streamed(answer(), [payloads, ends]))
 
 
 def collected(field: str, parts: list[bytes], last: list[Json]) -> str:
     collector = Collector()
-    for payload in [filled(chunk(**{field: SLOT}), part) for part in parts] + [json.dumps(x).encode() for x in last]:
+    for payload in [filled(delta(field), part) for part in parts] + [json.dumps(x).encode() for x in last]:
         assert collector.feed(payload)
     return text_of(answer().whole(collector.body(done=True)), field)
 
