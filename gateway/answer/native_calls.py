@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from math import isfinite
 from typing import Any, NoReturn
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import encode
+from gateway.wire.lenient import EscapeJoiner, joined, without_half_escapes
 from normalizers import Normalizer
 from normalizers.base import new_call_id
 
@@ -32,7 +34,19 @@ class _Call:
     code: what is wrong with it; "" if nothing is.
     """
 
-    __slots__ = ("_depth", "_escaped", "_in_string", "code", "engine_id", "fields", "id", "index", "name", "parts")
+    __slots__ = (
+        "_depth",
+        "_escaped",
+        "_in_string",
+        "code",
+        "engine_id",
+        "escapes",
+        "fields",
+        "id",
+        "index",
+        "name",
+        "parts",
+    )
 
     def __init__(self, fields: Json, engine_id: str | None, name: str) -> None:
         self.fields = fields
@@ -42,6 +56,7 @@ class _Call:
         self.index: int | None = None
         self.id = ""
         self.code = ""
+        self.escapes = EscapeJoiner()
         self._depth = 0
         self._in_string = self._escaped = False
 
@@ -151,6 +166,7 @@ class NativeCalls:
         elif not isinstance(arguments, str):
             arguments = encode(arguments).decode()
         call = self._call_of(fragment, name, arguments)
+        arguments = call.escapes.feed(arguments)
         self._size += len(name) + len(arguments)
         if self._size > MAX_CHARACTERS:
             raise ProviderInvalidResponse(f"the engine's calls are longer than {MAX_CHARACTERS:,} characters")
@@ -180,6 +196,10 @@ class NativeCalls:
 
     def _end(self, call: _Call, *, cut: bool) -> Iterator[Json]:
         """Judges a call that has ended. cut: if it is incomplete, the answer's length limit cut it."""
+        if rest := call.escapes.finish():
+            call.add(rest)
+            if call.index is not None:
+                yield {"index": call.index, "function": {"arguments": rest}}
         written = call.written
         object, fault = _object(written)
         cut = cut and not call.balanced and written.lstrip()[:1] in ("{", "")
@@ -223,9 +243,10 @@ def _object(written: str) -> tuple[str, str]:
     if not written:
         return "{}", ""
     try:
-        value = json.loads(written, parse_constant=_refuse)
+        value = _loads(written)
         if isinstance(value, str):  # some engines encode them twice
-            written, value = value, json.loads(value, parse_constant=_refuse)
+            written = without_half_escapes(joined(value)[0])
+            value = _loads(written)
     except ValueError:
         return "", "syntax"
     except RecursionError:
@@ -237,6 +258,15 @@ def _object(written: str) -> tuple[str, str]:
 
 def _refuse(constant: str) -> NoReturn:
     raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    """Few readers of JSON know a number that is larger than any other."""
+    value = float(digits)
+    return value if isfinite(value) else _refuse(digits)
+
+
+_loads = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
 
 
 def _is_another(call: _Call, engine_id: str | None, name: str, arguments: str) -> bool:

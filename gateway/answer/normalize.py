@@ -31,6 +31,10 @@ from gateway.wire.chat import (
     encode,
 )
 from gateway.wire.engine import Decided, Fixup
+from gateway.wire.lenient import BROKEN, EscapeJoiner, joined, without_half_escapes
+from gateway.wire.shape import ROLE, Repairs, is_sound
+from gateway.wire.usage import is_sound as is_sound_usage
+from gateway.wire.usage import whole_number
 from normalizers import (
     Event,
     FormatSpec,
@@ -100,12 +104,14 @@ class _Choice:
 
     __slots__ = (
         "blanks",
+        "escapes",
         "finished",
         "index",
         "indices",
         "native",
         "normalizer",
         "numbers",
+        "spoken",
         "thoughts",
         "warnings",
         "watch",
@@ -122,8 +128,19 @@ class _Choice:
         """The white space at the end of that reasoning."""
         self.indices = count()
         self.numbers: dict[int, int] = {}  # the normaliser's index → the answer's
+        self.escapes = EscapeJoiner()
+        """Of the arguments of the call in the text that is open; whole ones leave nothing behind."""
         self.finished = False
+        self.spoken = False
+        """The client has its role."""
         self.warnings: list[dict[str, str]] = []
+
+    def speak(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """The choice's next delta: only the first has a role. Clients that concatenate the texts of deltas, OpenAI's
+        own among them, turn more of them into `assistantassistant…`."""
+        role = {} if self.spoken else {"role": ROLE}
+        self.spoken = True
+        return {**role, **{name: value for name, value in delta.items() if name != "role"}}
 
     def reason(self, engine_reason: str | None) -> str:
         if engine_reason not in CLEAN_FINISH:
@@ -167,13 +184,15 @@ class _Choice:
                     else:
                         deltas.append({"reasoning_content": text, "reasoning": text})
                 case ToolStart(index, call_id, name):
+                    self.escapes = EscapeJoiner()
                     self.numbers[index] = number = next(self.indices)
-                    function = {"name": name, "arguments": ""}
+                    function = {"name": joined(name)[0], "arguments": ""}
                     deltas.append(
                         {"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]}
                     )
                 case ToolArgs(index, json):
                     number = self.numbers[index]
+                    json = self.escapes.feed(json)
                     calls = last.get("tool_calls")
                     if calls and calls[0]["index"] == number:
                         calls[0]["function"]["arguments"] += json
@@ -197,12 +216,12 @@ class Answer:
     """
 
     __slots__ = (
-        "_every_chunk",
         "_first",
         "_fixup",
         "_only",
         "_owes_usage",
         "_reasoning_open",
+        "_repairs",
         "_request",
         "_spec",
         "choices",
@@ -234,10 +253,12 @@ class Answer:
         self._spec = _refusing(spec) if request.limited else spec
         self._reasoning_open = reasoning_open
         self._fixup = fixup
-        self._every_chunk = fixup is not None and fixup.every_chunk
         self._owes_usage = request.include_usage
         self._only: _Choice | None = None
         self._first = b""  # the first payload of the stream
+        every_chunk = fixup is not None and fixup.every_chunk
+        self._repairs = Repairs(request.model) if every_chunk else None
+        """Set once a payload of the stream has to be repaired; then all others go through it, too."""
         self.choices: dict[int, _Choice] = {}
         self.chunks = 0
         """Number of streamed payloads so far. With most engines each is a token."""
@@ -308,7 +329,7 @@ class Answer:
         if index >= (decode(self._request.fields.get("n", b"1")) or 1):
             return []
         missing = [at for at in range(index) if at not in self.choices]
-        return [_chunk(self._envelope(), {"index": self._choice(at).index}, {}) for at in missing]
+        return [_chunk(self._envelope(), {"index": at}, self._choice(at).speak({})) for at in missing]
 
     def _calls_in_reasoning(self, choice: _Choice, text: str) -> bool:
         """Whether more of the reasoning that the engine keeps apart has to be read, since a call may begin in it."""
@@ -370,31 +391,30 @@ class Answer:
         Raises EngineError for an engine's error frame, ProviderInvalidResponse for a malformed payload.
         """
         self.chunks += 1
-        try:
-            chunk = decode_chunk(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
-        if chunk.error is not None:
-            raise EngineError(payload)
+        chunk = self._sound(payload) if self._repairs is None else None
+        if chunk is None:
+            return self._general(out, payload, sound=False)
         choices = chunk.choices
         choice = self._only
-        if choice is None:
-            self._first = self._first or payload
-        if not choices or len(choices) != 1 or self._every_chunk:
-            return self._general(out, payload, chunk)
+        if len(choices) != 1:
+            return self._general(out, payload)
         view = choices[0]
         if view.index and view.index not in self.choices:
             out += map(encode, self._openers(view.index))
         delta = view.delta
-        if delta is None or view.finish_reason is not None or delta.tool_calls is not None:
-            return self._general(out, payload, chunk)
+        if view.finish_reason is not None or delta.tool_calls is not None:
+            return self._general(out, payload)
         if choice is None or choice.index != view.index:
             choice = self._choice(view.index)
+        if (delta.role is None) is not choice.spoken:
+            return self._general(out, payload)
         text = delta.content
         if not text and self._reasoning_passes(choice, delta):
+            choice.spoken = True
             return True
         if not text or choice.thoughts is not None:
-            return self._general(out, payload, chunk)
+            return self._general(out, payload)
+        choice.spoken = True
         if choice.normalizer.passes(text) or (events := choice.normalizer.feed(text)) == [TextDelta(text)]:
             if (watch := choice.watch) is not None and watch.room > 0:
                 watch.room -= len(text)
@@ -403,13 +423,34 @@ class Answer:
         self._rewrite(out, payload, choice, events)
         return False
 
+    def _sound(self, payload: bytes) -> Chunk | None:
+        """The chunk; None if it has to be repaired first. Raises EngineError."""
+        try:
+            if not payload.isascii():
+                # The decoder doesn't validate the UTF-8 of fields that it skips.
+                payload.decode()
+            chunk = decode_chunk(payload)
+            if not self._first:
+                if _sound_body(payload) is None:
+                    return None
+                self._first = payload
+        except BROKEN:
+            return None
+        if chunk.error is not None:
+            raise EngineError(payload)
+        if (usage := chunk.usage) is not None:
+            if not isinstance(usage, dict) or not is_sound_usage(usage):
+                return None
+            self.usage = usage
+        return chunk
+
     def _reasoning_passes(self, choice: _Choice, delta: Delta) -> bool:
         """Whether a delta without content needs no change."""
         thought = delta.reasoning or delta.reasoning_content
-        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, str(thought))):
+        if delta.reasoning_content != delta.reasoning or (thought and self._calls_in_reasoning(choice, thought)):
             return False
         if choice.watch is not None and thought:
-            choice.watch.thought(str(thought))
+            choice.watch.thought(thought)
         return True
 
     def finish(self, *, done: bool) -> list[bytes]:
@@ -418,10 +459,12 @@ class Answer:
         done: the engine sent `[DONE]`. Raises ProviderUnavailable for a truncated stream, without `[DONE]` and without
         a finish_reason.
         """
+        out: list[bytes] = []
+        for body in self._repairs.rest() if self._repairs is not None else ():
+            self._clean(out, body)
         open_choices = [choice for choice in self.choices.values() if not choice.finished]
         if not done and (open_choices or not self.choices):
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
-        out: list[bytes] = []
         if not open_choices:
             self._last_usage(out)
             return out
@@ -450,7 +493,7 @@ class Answer:
 
     def _envelope(self) -> dict[str, Any]:
         """The fields around the choices in the gateway's own chunks, taken from the engine's first chunk."""
-        first = decode(self._first)
+        first = decode(self._first) if self._repairs is None else self._repairs.envelope()
         return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHARED_FIELDS if key in first}}
 
     def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
@@ -470,27 +513,41 @@ class Answer:
             frame.pop("logprobs", None)
             body.pop("usage", None)
 
-    def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> bool:
-        """`passes` for chunks with calls, a finish_reason or not exactly one choice, and for a fixup of every chunk."""
-        body = decode(payload)
+    def _general(self, out: list[bytes], payload: bytes, *, sound: bool = True) -> bool:
+        """`passes` for chunks with calls, a finish_reason or not exactly one choice, and for a fixup of every chunk.
+
+        sound: the chunk is as OpenAI's clients expect it, but for the fields around its choices, perhaps.
+        """
+        if sound and (body := _sound_body(payload)) is not None:
+            return self._clean(out, body, unchanged=True)
+        if self._repairs is None:
+            self._repairs = Repairs(self._request.model, self._first)
+        body = self._repairs.chunk(payload)
+        if body.get("error") is not None:
+            raise EngineError(encode(body))
+        return self._clean(out, body)
+
+    def _clean(self, out: list[bytes], body: dict[str, Any], *, unchanged: bool = False) -> bool:
+        """Appends the clean chunks for a sound one to `out`. unchanged: it may pass as it came; then returns whether it
+        does."""
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
-        if not chunk.choices and self._fixup is None:
+        if not body["choices"] and self._fixup is None and unchanged:
             self._owes_usage = self._owes_usage and not usage
             return True
         if self._fixup is not None:
+            unchanged = False
             self._fixup.chunk(body)
         envelope = {key: value for key, value in body.items() if key not in ("choices", "usage")}
         clean: list[dict[str, Any]] = []
         for frame in body.get("choices") or []:
             self._frame(clean, envelope, frame)
-        if "usage" in body:
-            if not body.get("choices"):
-                self._owes_usage = False
-                clean.append(body)
-            elif body["usage"] is None and clean:
-                clean[-1]["usage"] = None
-        if self._fixup is None and clean == [body]:
+        if not body["choices"]:
+            self._owes_usage = self._owes_usage and not usage
+            clean.append(body)
+        elif clean and "usage" in body and (usage is None or not any(map(_ends, clean))):
+            clean[-1]["usage"] = usage
+        if unchanged and clean == [body]:
             return True
         out += map(encode, clean)
         return False
@@ -501,7 +558,7 @@ class Answer:
             clean += self._openers(index)
         choice = self._choice(index)
         reason = frame.get("finish_reason") or None
-        others = dict(frame.get("delta") or {})
+        others = choice.speak(frame.get("delta") or {})
         _both_names(others)
         text = others.pop("content", None)
         calls = others.pop("tool_calls", None)
@@ -580,27 +637,17 @@ class Answer:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
         if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
-        try:
-            body = decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProviderInvalidResponse(f"the engine's answer is not JSON: {error}") from error
-        if isinstance(body, dict) and body.get("error") is not None:
-            raise EngineError(payload)
-        choices = body.get("choices") if isinstance(body, dict) else None
-        if not isinstance(choices, list) or not choices:
-            raise ProviderInvalidResponse("the engine's answer has no choices")
+        repairs = Repairs(self._request.model)
+        body = repairs.answer(payload)
+        if body.get("error") is not None:
+            raise EngineError(encode(body))
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
-        changed = self._fixup is not None
+        changed = repairs.changed or self._fixup is not None
         if self._fixup is not None:
             self._fixup.answer(body)
-        for position, frame in enumerate(choices):
-            message = frame.get("message") if isinstance(frame, dict) else None
-            if not isinstance(message, dict):
-                raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
-            index = frame.get("index")
-            choice = self._choice(index if isinstance(index, int) else position)
-            changed = self._whole_choice(frame, message, choice) or changed
+        for frame in body["choices"]:
+            changed = self._whole_choice(frame, frame["message"], self._choice(frame["index"])) or changed
         report = self._report(*self.choices.values()) if self.choices or self.healed or self.decided else None
         if report:
             body["ctxgate"] = report
@@ -613,9 +660,11 @@ class Answer:
                 # The decoder doesn't validate the UTF-8 of fields that it skips.
                 payload.decode()
             answer = decode_answer(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        except BROKEN:
             return False
         if answer.error is not None or self._reasoning_open or not answer.choices:
+            return False
+        if answer.usage is not None and not is_sound_usage(answer.usage):
             return False
         watched = may_be_unread(self._request)
         for choice in answer.choices:
@@ -646,13 +695,13 @@ class Answer:
             events = self._whole_reasoning(message, choice, thought, reason) or events
         changed = bool(native)
         if native:
-            refused, calls = self._whole_native(choice, native, reason)
+            refused, calls = _read_native(self._native(choice), native, reason)
             if refused:
                 events.append(TextDelta(refused))
                 message["content"] = text or ""
         if not isinstance(text, str) or coalesce(events) != [TextDelta(text)]:
             changed = changed or bool(text) or choice.called
-            self._fold(message, calls, choice, events)
+            _fold(message, calls, choice, events)
         if calls:
             message["tool_calls"] = calls
             message["content"] = message.get("content") or None
@@ -680,39 +729,58 @@ class Answer:
         message.pop("reasoning", None)
         return events
 
-    def _whole_native(self, choice: _Choice, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
-        """The calls that are content, and the others."""
-        try:
-            msgspec.convert(native, list[ToolCallDelta])
-        except msgspec.ValidationError as error:
-            raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
-        reader = self._native(choice)
-        calls = reader.feed([{**call, "index": at} for at, call in enumerate(native)])
-        refused, rest = reader.finish(reason)
-        calls += rest
-        for call in calls:
-            del call["index"]
-        return refused, calls
 
-    def _fold(self, message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
-        """Replaces the message's text by the events read from it. Its calls come before those of `calls`."""
-        folded = fold(events)
-        choice.deltas(event for event in events if isinstance(event, Warn))
-        if message.get("content") is not None:
-            message["content"] = folded.content
-        if folded.reasoning:
-            _both_names(message)
-            before = message.get("reasoning_content") or ""
-            message["reasoning_content"] = message["reasoning"] = before + folded.reasoning
-        calls[:0] = [
-            {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
-            for call in folded.tool_calls
-        ]
+def _read_native(reader: NativeCalls, native: Any, reason: str | None) -> tuple[str, list[dict[str, Any]]]:
+    """The calls of a whole answer that are content, and the others."""
+    try:
+        msgspec.convert(native, list[ToolCallDelta])
+    except msgspec.ValidationError as error:
+        raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
+    calls = reader.feed([{**call, "index": at} for at, call in enumerate(native)])
+    refused, rest = reader.finish(reason)
+    calls += rest
+    for call in calls:
+        del call["index"]
+    return refused, calls
+
+
+def _fold(message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice, events: list[Event]) -> None:
+    """Replaces the message's text by the events read from it. Its calls come before those of `calls`."""
+    folded = fold(events)
+    choice.deltas(event for event in events if isinstance(event, Warn))
+    if message.get("content") is not None:
+        message["content"] = folded.content
+    if folded.reasoning:
+        _both_names(message)
+        before = message.get("reasoning_content") or ""
+        message["reasoning_content"] = message["reasoning"] = before + folded.reasoning
+    calls[:0] = [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": joined(call.name)[0], "arguments": without_half_escapes(call.arguments)},
+        }
+        for call in folded.tool_calls
+    ]
+
+
+def _sound_body(payload: bytes) -> dict[str, Any] | None:
+    """The decoded chunk; None if the fields around its choices have to be repaired."""
+    try:
+        body: dict[str, Any] = decode(payload)
+    except BROKEN:
+        return None
+    return body if is_sound(body) else None
 
 
 def _blanks_after(text: str) -> str:
     """The white space at the end of a text."""
     return text[len(text.rstrip()) :]
+
+
+def _ends(chunk: dict[str, Any]) -> bool:
+    """Whether it ends a choice. The usage beside that leaves in a chunk of its own, see `Answer._last_usage`."""
+    return any(frame["finish_reason"] for frame in chunk["choices"])
 
 
 def _printable(name: str) -> str:
@@ -729,11 +797,11 @@ class EngineError(Exception):
 
 def _of_timings(timings: Mapping[str, Any]) -> Mapping[str, Any]:
     """llama.cpp's token counts as `usage`. Its last chunk has them even without `include_usage`."""
-    counts = (timings.get(key) for key in ("prompt_n", "cache_n", "predicted_n"))
-    prompt, cached, predicted = (count if isinstance(count, int) else 0 for count in counts)
+    prompt, cached, predicted = (whole_number(timings.get(key)) for key in ("prompt_n", "cache_n", "predicted_n"))
     return {
         "prompt_tokens": prompt + cached,
         "completion_tokens": predicted,
+        "total_tokens": prompt + cached + predicted,
         "prompt_tokens_details": {"cached_tokens": cached},
     }
 

@@ -43,9 +43,9 @@ async def create(request: Request) -> ASGIApp:
             await _read_prompt(route, part, reader, wanted)
             posted = route.post("completions", part.fields, "completions", request.caller, asked=wanted.model)
             async with posted as answer:
-                return reader.read(await answer.whole())
+                return reader.read(await answer.whole(), whole=True)
 
-    readers = [Reader(part, wanted.known.logprobs) for part in parts]
+    readers = [Reader(part, wanted.known.logprobs, route.model.name) for part in parts]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(part, reader)) for part, reader in zip(parts, readers, strict=True)]
@@ -108,7 +108,7 @@ class _Choices:
                 if self._read:
                     _count(self._caller)
                 part = self._waiting.pop()
-                self._read.append((part, Reader(part, self._wanted.known.logprobs)))
+                self._read.append((part, Reader(part, self._wanted.known.logprobs, self._route.model.name)))
                 await _read_prompt(self._route, *self._read[-1], self._wanted)
                 asked = self._wanted.model
                 opened = self._route.post(

@@ -6,14 +6,16 @@ llama.cpp checks its client once a second or never, so the gateway always asks i
 
 from __future__ import annotations
 
-import msgspec
+from msgspec import Raw
 
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.upstream import MAX_BODY
-from gateway.wire.chat import decode, encode
-from gateway.wire.fold import Fold
+from gateway.wire.chat import decode, decode_chunk, encode
+from gateway.wire.fold import Fold, Json
+from gateway.wire.lenient import BROKEN
+from gateway.wire.shape import Repairs
 
-STREAM_FIELDS = {"stream": msgspec.Raw(b"true"), "stream_options": msgspec.Raw(b'{"include_usage":true}')}
+STREAM_FIELDS = {"stream": Raw(b"true"), "stream_options": Raw(b'{"include_usage":true}')}
 """Request fields that turn a whole answer into a stream with usage."""
 
 
@@ -23,23 +25,35 @@ class Collector:
     def __init__(self) -> None:
         self._fold = Fold()
         self._size = 0
+        self._repairs: Repairs | None = None
+        """Reads the payloads from the first one that has to be repaired."""
 
     def feed(self, payload: bytes) -> bool:
         """Returns False for an error payload, which replaces the answer. Raises ProviderInvalidResponse."""
         self._size += len(payload)
         if self._size > MAX_BODY:
             raise ProviderInvalidResponse(f"the engine's answer exceeds {MAX_BODY} bytes")
-        try:
-            chunk = decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
-        if isinstance(chunk, dict) and chunk.get("error") is not None:
+        chunk = self._read(payload)
+        if chunk.get("error") is not None:
             return False
         self._fold.add(chunk)
         return True
 
+    def _read(self, payload: bytes) -> Json:
+        if self._repairs is None:
+            try:
+                decode_chunk(payload)  # only for its shape
+                found: Json = decode(payload)
+            except BROKEN:
+                self._repairs = Repairs("")
+            else:
+                return found
+        return self._repairs.chunk(payload)
+
     def body(self, *, done: bool) -> bytes:
         """done: the stream ended with `[DONE]`. Raises ProviderUnavailable for a truncated stream."""
+        for chunk in self._repairs.rest() if self._repairs is not None else ():
+            self._fold.add(chunk)
         if not done and not all(choice.finish_reason for choice in self._fold.choices.values()):
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         return encode(self._fold.body())

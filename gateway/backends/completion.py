@@ -47,7 +47,7 @@ class CompletionReply(HTTPReply):
 
     def translate(self, payload: bytes) -> list[bytes]:
         """Turns one completion chunk into chat chunks."""
-        body = json_object(payload)
+        body = json_object(payload, self.json)
         if "error" in body:
             return [payload]
         usage = body.pop("usage", None)

@@ -338,7 +338,7 @@ class FlexReply(HTTPReply):
 
     def _translated(self, payload: bytes) -> list[bytes]:
         """Chat chunks for a payload of `/completion`."""
-        body = json_object(payload)
+        body = json_object(payload, self.json)
         if "error" in body:
             return [payload]
         try:

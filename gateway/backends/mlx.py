@@ -14,7 +14,6 @@ from gateway.backends.about import special_tokens
 from gateway.backends.base import Address
 from gateway.backends.context import exceeded
 from gateway.backends.decision import FIRST_OF_CHAT, NO_TOKEN, first_tokens_of_chat, likelihood, may_decide
-from gateway.backends.fixups import RoleOnce
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.backends.template import template_refusal
@@ -198,17 +197,16 @@ def _cuts(model: Model) -> bool:
     return engine.command is None or any(arg.endswith("gateway/engines/mlx_server.py") for arg in engine.args)
 
 
-class _Fixup(RoleOnce):
-    """mlx_lm.server names every model `default_model`, and gives its usage chunk the `object` of a whole answer."""
+class _Fixup(Fixup):
+    """mlx_lm.server names every model `default_model`."""
+
+    every_chunk = True
 
     def __init__(self, name: str) -> None:
-        super().__init__()
         self._name = name
 
     def answer(self, answer: dict[str, Any]) -> None:
         answer["model"] = self._name
 
     def chunk(self, chunk: dict[str, Any]) -> None:
-        super().chunk(chunk)
         chunk["model"] = self._name
-        chunk["object"] = "chat.completion.chunk"

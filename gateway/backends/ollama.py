@@ -115,7 +115,7 @@ class OllamaReply(Reply):
             for line in filter(None, map(bytes.strip, lines)):
                 payloads += self._chat.chunks(line)
             if not data and not self._chat.done and self._chat.lines:
-                payloads += self._chat.translated(await self._broken_off(self._chat.lines))
+                payloads += self._chat.broken_off(await self._broken_off(self._chat.lines))
             self.done = self._chat.done and not self._chat.has_more
             if payloads or not data:
                 return payloads

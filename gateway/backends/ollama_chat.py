@@ -17,6 +17,8 @@ from msgspec import Raw
 from gateway.backends.openai import json_object, malformed
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
+from gateway.wire.lenient import LenientReader
+from gateway.wire.usage import whole_number
 
 Json = dict[str, Any]
 
@@ -183,6 +185,7 @@ class Chat:
         self._choices = choices
         self._window = window
         self._index = 0
+        self._json = LenientReader()
         self.done = False
         """Whether the stream's last line has arrived."""
         self._calls = 0
@@ -198,14 +201,14 @@ class Chat:
             if (refusal := self._too_long(answers[0])) is not None:
                 return refusal
             choices = [self._whole(index, answer) for index, answer in enumerate(answers)]
-            usage = _usage(answers[0], sum(answer.get("eval_count") or 0 for answer in answers))
+            usage = _usage(answers[0], sum(whole_number(answer.get("eval_count")) for answer in answers))
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
         return encode({**self._shell, "object": self.object, "choices": choices, "usage": usage})
 
     def chunks(self, line: bytes) -> list[bytes]:
         """Translates one line of a stream; the last one sets `done`. Raises ProviderInvalidResponse."""
-        answer = json_object(line)
+        answer = json_object(line, self._json)
         if "error" in answer:
             return [line]
         try:
@@ -213,8 +216,12 @@ class Chat:
         except (AttributeError, TypeError) as error:
             raise malformed(error) from error
 
+    def broken_off(self, end: Json) -> list[bytes]:
+        """The chunks of an end that Ollama didn't write."""
+        return self.translated({**(self._json.rest() or {}), **end})
+
     def translated(self, answer: Json) -> list[bytes]:
-        """The chunks of a line, or of an end that Ollama didn't write."""
+        """The chunks of a line."""
         done = bool(answer.get("done"))
         delta = self._delta(answer, done=done)
         frame: Json = {"index": self._index, **delta, "finish_reason": None}
@@ -229,7 +236,7 @@ class Chat:
             return [refusal]
         frame["finish_reason"] = answer.get("done_reason") or "stop"
         made = [encode({**shell, "choices": [frame]})]
-        self._written += answer.get("eval_count") or 0
+        self._written += whole_number(answer.get("eval_count"))
         if self._usage and not self.has_more:
             made.append(encode({**shell, "choices": [], "usage": _usage(answer, self._written)}))
         return made
@@ -244,7 +251,7 @@ class Chat:
 
     def _too_long(self, answer: Json) -> bytes | None:
         """The error for a prompt that Ollama took though it exceeds the context window."""
-        prompt = answer.get("prompt_eval_count") or 0
+        prompt = whole_number(answer.get("prompt_eval_count"))
         if self._window is None or prompt < self._window:
             return None
         return encode(
@@ -296,5 +303,5 @@ class Completion(Chat):
 
 
 def _usage(answer: Json, completion: int) -> Json:
-    prompt = answer.get("prompt_eval_count") or 0
+    prompt = whole_number(answer.get("prompt_eval_count"))
     return {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}

@@ -33,6 +33,7 @@ from gateway.errors import (
 from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
+from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 if TYPE_CHECKING:
@@ -56,6 +57,7 @@ class HTTPReply(DirectReply):
         "collects",
         "done",
         "fixup",
+        "json",
         "progress",
         "turn",
     )
@@ -67,6 +69,8 @@ class HTTPReply(DirectReply):
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
         self.turn: Place | ToldTurn | None = None
+        self.json = LenientReader()
+        """Reads the payloads of a reply that translates them; the others leave it to the answer's normaliser."""
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -298,9 +302,6 @@ class OpenAIBackend(Backend):
         return await self.upstream.request(self.upstream.head("GET", self.address.prefix + path, self._auth))
 
 
-_decode_object = msgspec.json.Decoder(dict[str, Any]).decode
-
-
 CONTENT_REFUSALS = (400, 404, 415, 422, 500, 501)
 """Statuses with which servers refuse images: Ollama's is 500."""
 
@@ -320,12 +321,16 @@ def refuses_content(message: str) -> bool:
     return _REFUSES_CONTENT.search(message) is not None
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """Decodes an engine's JSON object. Raises ProviderInvalidResponse for anything else."""
+def json_object(body: bytes, reader: LenientReader | None = None) -> dict[str, Any]:
+    """Decodes an engine's JSON object. reader: of the stream that it is part of. Raises ProviderInvalidResponse for
+    anything else."""
     try:
-        return _decode_object(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        found = LenientReader().read(body, last=True) if reader is None else reader.read(body)
+    except BROKEN as error:
         raise malformed(error) from error
+    if not isinstance(found, dict):
+        raise malformed(TypeError(f"it is no object: {body[:40]!r}"))
+    return found
 
 
 def malformed(error: Exception) -> ProviderInvalidResponse:

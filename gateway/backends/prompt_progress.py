@@ -7,7 +7,8 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.wire.chat import ChatRequest, decode
+from gateway.wire.chat import ChatRequest
+from gateway.wire.lenient import LenientReader
 
 FROM_BYTES = 1024
 """Smallest size of `messages` that asks for progress; engines read shorter ones at once."""
@@ -53,7 +54,7 @@ class PromptProgress:
         """Reads and removes llama.cpp's progress payloads; returns the others."""
         rest = []
         for payload in payloads:
-            progress = decode(payload).get("prompt_progress") if _KEY in payload else None
+            progress = LenientReader().read(payload, last=True).get("prompt_progress") if _KEY in payload else None
             if isinstance(progress, dict):
                 self._reported(*(progress.get(name, 0) for name in ("processed", "total", "cache")))
             else:

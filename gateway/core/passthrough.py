@@ -13,6 +13,7 @@ from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
+from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import Sink
 
 
@@ -87,7 +88,9 @@ class Passthrough:
         try:
             found = _decode(payload)
         except msgspec.DecodeError as error:
-            raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
+            if (repaired := _completion(payload)) is None:
+                raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
+            found = repaired
         if found.error:
             raise self._backend.fault(500, payload)
         if isinstance(found.usage, dict):
@@ -100,3 +103,12 @@ class _Known(Struct):
 
 
 _decode = msgspec.json.Decoder(_Known).decode
+
+
+def _completion(payload: bytes) -> _Known | None:
+    """A text completion that its reader will repair. Nothing else is: numbers of a vector can't be left out."""
+    try:
+        body = LenientReader().read(payload, last=True)
+    except BROKEN:
+        return None
+    return _Known(body.get("error"), body.get("usage")) if isinstance(body, dict) and "choices" in body else None

@@ -454,23 +454,39 @@ class ToolCallDelta(Struct, omit_defaults=True):
     function: FunctionDelta | None = None
 
 
+LATEST = 1 << 40
+"""No answer is made after it, in seconds of Unix time."""
+
+FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+
+
 class Delta(Struct, gc=False):
+    role: Literal["assistant"] | None = None
     content: str | None = None
     tool_calls: list[ToolCallDelta] | None = None
-    reasoning_content: Any = None
-    reasoning: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
+
+
+class Logprobs(Struct, gc=False):
+    """An object whose fields nobody reads here."""
 
 
 class ChoiceDelta(Struct, gc=False):
-    delta: Delta | None = None
-    index: int = 0
-    finish_reason: str | None = None
+    delta: Delta
+    index: Annotated[int, Meta(ge=0)]
+    finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
 
 
 class Chunk(Struct, gc=False):
-    """The fields of a streamed chunk that decide whether the gateway must change it."""
+    """The fields of a streamed chunk that decide whether the gateway must change it.
 
-    choices: list[ChoiceDelta] | None = None
+    A chunk of another shape has to be repaired first; see `gateway.wire.shape`.
+    """
+
+    choices: list[ChoiceDelta]
+    usage: Any = None
     error: Any = None
 
 
@@ -481,22 +497,30 @@ decode_chunk = msgspec.json.Decoder(Chunk).decode
 
 
 class Message(Struct, gc=False):
+    role: Literal["assistant"]
     content: str | None = None
     tool_calls: Any = None
-    reasoning_content: Any = None
-    reasoning: Any = None
+    reasoning_content: str | None = None
+    reasoning: str | None = None
 
 
 class Choice(Struct, gc=False):
     message: Message
-    finish_reason: str | None = None
+    index: Annotated[int, Meta(ge=0)]
+    finish_reason: FinishReason | None = None
+    logprobs: Logprobs | None = None
 
 
 class Answer(Struct, gc=False):
     """The fields of a whole answer that decide whether the gateway must change it."""
 
+    id: Annotated[str, Meta(min_length=1)]
+    object: Literal["chat.completion"]
+    created: Annotated[int, Meta(ge=0, lt=LATEST)]
+    model: str
     choices: list[Choice]
     usage: dict[str, Any] | None = None
+    system_fingerprint: str | None = None
     error: Any = None
 
 

@@ -10,7 +10,9 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
-from gateway.wire.chat import Tier, decode, encode
+from gateway.wire.chat import Tier, encode
+from gateway.wire.shape import Repairs
+from gateway.wire.usage import count
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -170,25 +172,26 @@ def _invalid(param: str, message: str) -> ProviderInvalidRequest:
 class Reader:
     """Turns an engine's answer to one part, whole or chunk by chunk, into the client's."""
 
-    def __init__(self, part: Part, logprobs: int | None) -> None:
+    def __init__(self, part: Part, logprobs: int | None, model: str = "") -> None:
         self.usage: Json = {}
         self.before: PromptLogprobs | None = None
         """Of a part that `reads`; to be set before the first `read`."""
         self._part = part
+        self._repairs = Repairs(model)
         self._top = logprobs
         self._begun = False
         self._offset = 0
 
-    def read(self, payload: bytes) -> Json:
+    def read(self, payload: bytes, *, whole: bool = False) -> Json:
         """The answer, without its usage, which is in `usage` from then on. Raises ProviderInvalidResponse."""
         try:
-            answer: Json = decode(payload)
+            answer = self._repairs.completion(payload, whole=whole)
             if isinstance(usage := answer.pop("usage", None), dict):
                 self.usage = usage
             answer["choices"] = [self._choice(choice) for choice in answer.get("choices") or ()]
             if isinstance(id := answer.get("id"), str):
                 answer["id"] = "cmpl-" + id.removeprefix("chatcmpl-").removeprefix("cmpl-")
-        except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
+        except (AttributeError, TypeError, KeyError) as error:
             raise ProviderInvalidResponse(f"the engine's answer is not a completion: {error}") from error
         return answer
 
@@ -247,14 +250,10 @@ def summed(read: Iterable[tuple[Part, Json]]) -> Json:
     """The usage of all parts: every completion, and each prompt once."""
     prompt = completion = cached = 0
     for part, usage in read:
-        completion += 0 if part.silent else _number(usage.get("completion_tokens"))
+        completion += 0 if part.silent else count(usage.get("completion_tokens"))
         if part.first:
-            prompt += _number(usage.get("prompt_tokens"))
+            prompt += count(usage.get("prompt_tokens"))
             details = usage.get("prompt_tokens_details")
-            cached += _number(details.get("cached_tokens")) if isinstance(details, dict) else 0
+            cached += count(details.get("cached_tokens")) if isinstance(details, dict) else 0
     total = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     return {**total, "prompt_tokens_details": {"cached_tokens": cached}}
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) else 0

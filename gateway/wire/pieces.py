@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from gateway.errors import ProviderInvalidResponse
+from gateway.wire.lenient import BROKEN, LenientReader
 
 
 class Text(Struct, frozen=True):
@@ -124,13 +125,24 @@ def pieces(payload: bytes) -> Iterator[Piece]:
     """Yields the pieces of a streamed chunk or of a whole answer. Raises ProviderInvalidResponse."""
     try:
         answer = _decode(payload)
-    except msgspec.DecodeError as error:
-        raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
+    except BROKEN:
+        # Numbers that no other reader has looked at.
+        answer = _lenient(payload)
     for choice in answer.choices or ():
         if choice.index == 0:
             yield from _of_choice(choice)
     if answer.usage is not None:
         yield _of_usage(answer.usage, answer.timings if isinstance(answer.timings, dict) else {})
+
+
+_MOST_MS = 1e12
+
+
+def _lenient(payload: bytes) -> _Answer:
+    try:
+        return msgspec.convert(LenientReader().read(payload, last=True), _Answer)
+    except BROKEN as error:
+        raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error
 
 
 def _of_choice(choice: _Choice) -> Iterator[Piece]:
@@ -168,4 +180,5 @@ def _of_usage(usage: _Usage, took: dict[str, Any]) -> Usage:
 
 
 def _seconds(milliseconds: Any) -> float | None:
-    return milliseconds / 1000 if isinstance(milliseconds, int | float) else None
+    """None for a time that no answer takes."""
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 <= milliseconds < _MOST_MS else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -25,7 +26,7 @@ class SSEReader:
     `data`. Drops comments too, unless `comment` is set: it receives each comment line. Raises EventTooLarge.
     """
 
-    __slots__ = ("_after_cr", "_data", "_max", "_rest", "_size", "comment")
+    __slots__ = ("_after_cr", "_begun", "_data", "_max", "_rest", "_size", "comment")
 
     def __init__(self, max_event_size: int = DEFAULT_MAX_EVENT_SIZE) -> None:
         self.comment: Callable[[bytes], None] | None = None
@@ -35,6 +36,8 @@ class SSEReader:
         """Data lines of the unfinished event."""
         self._size = 0
         """Bytes in `_rest` and `_data`, field names included."""
+        self._begun = False
+        """The first line has been read; a byte order mark may precede it."""
         self._after_cr = False
         """The last line ended in CR; a following LF is part of that line end."""
         self._max = max_event_size
@@ -56,6 +59,9 @@ class SSEReader:
         rest = lines.pop()
         if lines and self._rest:
             lines[0] = self._joined() + lines[0]
+        if lines and not self._begun:
+            self._begun = True
+            lines[0] = lines[0].removeprefix(BOM_UTF8)
         events: list[bytes] = []
         pending = self._data
         for line in lines:

@@ -28,3 +28,45 @@ def count(value: Any) -> int:
     """0 for anything but a number above it."""
     # A union of types would be made anew with each call.
     return int(min(value, MOST_TOKENS)) if (type(value) is int or type(value) is float) and value > 0 else 0
+
+
+def repaired_usage(usage: Any) -> dict[str, Any] | None:
+    """The same `usage` if OpenAI's clients can read it, else one that they can; None for anything but an object."""
+    if not isinstance(usage, dict) or is_sound(usage):
+        return usage if isinstance(usage, dict) else None
+    made = {**usage, **{name: whole_number(usage.get(name)) for name in _COUNTS}}
+    if not made["total_tokens"]:
+        made["total_tokens"] = made["prompt_tokens"] + made["completion_tokens"]
+    for name in _DETAILS:
+        if name in usage:
+            details = usage[name]
+            counts = details.items() if isinstance(details, dict) else ()
+            made[name] = {key: whole_number(value) for key, value in counts}
+    return made
+
+
+def is_sound(usage: Mapping[str, Any]) -> bool:
+    """Whether it has all counts, and each is a whole number."""
+    for name in _COUNTS:
+        value = usage.get(name)
+        if type(value) is not int or not 0 <= value <= MOST_TOKENS:
+            return False
+    return all(_sound_details(usage.get(name)) for name in _DETAILS)
+
+
+def _sound_details(details: Any) -> bool:
+    if details is None:
+        return True
+    return isinstance(details, dict) and all(
+        value is None or (type(value) is int and 0 <= value <= MOST_TOKENS) for value in details.values()
+    )
+
+
+def whole_number(value: Any) -> int:
+    """The count, also where it is written as text. 0 for anything else."""
+    return count(int(value) if isinstance(value, str) and value.isdecimal() and len(value) < _DIGITS else value)
+
+
+_COUNTS = ("prompt_tokens", "completion_tokens", "total_tokens")
+_DETAILS = ("prompt_tokens_details", "completion_tokens_details")
+_DIGITS = 20

@@ -170,7 +170,7 @@ async def test_an_error_after_the_first_chunk_is_a_frame_and_then_the_end(http: 
                 answer = await client.ask(chat(stream=True, fail={"with": category, "at": "later"}))
                 assert answer.status == 200
                 first, frame, done = answer.events
-                assert json.loads(first) == chunk("Hello")
+                assert json.loads(first) == chunk("Hello", role="assistant")
                 shape(json.loads(frame)["error"], category)
                 assert done == b"[DONE]"
 

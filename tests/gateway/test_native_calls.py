@@ -296,6 +296,7 @@ def test_whole_is_streamed(
 
 def test_calls_leave_at_the_end_each_at_once_with_all_arguments() -> None:
     one = answer()
+    fed(one, json.dumps(chunk("", role="assistant")).encode())
     assert fed(one, native(fn("get_weather", "", index=0, id="a")), native(fn(None, '{"city": ', index=0))) == []
     assert one.describe_held() == "calling get_weather characters=9"
     assert fed(one, native(fn(None, '"Paris"}', index=0)), native(fn("ping", "{", index=1, id="b"))) == []
@@ -329,6 +330,7 @@ def test_a_name_that_comes_later() -> None:
 def test_calls_that_leave_piecewise_are_judged_at_the_end() -> None:
     one = answer()
     one.guarded = True
+    fed(one, json.dumps(chunk("", role="assistant")).encode())
     out = fed(one, native(fn("rm", "{", index=0)), native(fn("get_weather", '{"city": ', index=1)))
     assert [json.loads(each)["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] for each in out] == [
         "get_weather"
