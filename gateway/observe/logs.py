@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import sys
 import time
@@ -17,21 +18,33 @@ from gateway.wire.text import printable, printable_json
 
 LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry")
 """Loggers whose messages pass through the formatter, which hides secrets."""
-QUIET = ("uvicorn.error", "httpx", "httpcore")
+QUIET = ("uvicorn.error", "ctxgate.websocket", "httpx", "httpcore")
+SERVERS = ("uvicorn.error", "ctxgate.websocket")
+"""Loggers of the protocols."""
 
 
 def configure(config: Config, stream: TextIO | None = None) -> None:
     """Sets up logging from `config.log`. Call it again after each change of the configuration."""
     handler = logging.StreamHandler(stream or sys.stderr)
     handler.setFormatter(Formatter(config.log, hider(config.secrets)))
+    handler.addFilter(_is_ours)
     for name in LOGGERS:
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.propagate = False
     logging.getLogger("ctxgate").setLevel(config.log.level.upper())
-    # At INFO, uvicorn logs each start and stop, and the others log URLs and headers, which may hold secrets.
+    # At INFO, uvicorn logs each start and stop, WebSockets each connection, and the others log URLs and headers, which
+    # may hold secrets.
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _is_ours(record: logging.LogRecord) -> bool:
+    """Whether a record may tell of a fault of ours. The protocols log a traceback, too, for each answer that the end of
+    the gateway cuts off, and for a text of a client that isn't UTF-8."""
+    kind = record.exc_info[0] if record.exc_info else None
+    expected = kind is not None and issubclass(kind, (asyncio.CancelledError, UnicodeDecodeError))
+    return not (expected and record.name in SERVERS)
 
 
 class Formatter(logging.Formatter):

@@ -159,6 +159,7 @@ async def test_requests_ahead() -> None:
         ('{"type": "response.create", "input": "x", "background": true}', "background"),
         ('{"type": "response.create"}', "input"),
         (b"\xff", "type"),
+        ('{"type": "response.create", "input": ' + "[" * 5000, "type"),
     ],
 )
 async def test_messages_that_are_refused(message: str | bytes, param: str) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 from benchmarks.harness import proc
 from tests.conftest import ROOT
 from tests.gateway.double import Double, Exchange, Script, chunk, completion
-from tests.hostile.watch import Report
+from tests.hostile.watch import Look, Memory, Report
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
@@ -239,3 +239,33 @@ def watching(gateway: Gateway, body: int | None = None) -> Iterator[None]:
     assert report.statuses == ["HTTP/1.1 200 OK"], report
     assert report.seconds <= (ANSWER_SECONDS if body is None else LAG_SECONDS), report
     assert report.grown < GROWTH + 3 * (body or 0), report
+
+
+@dataclass(frozen=True)
+class Watcher:
+    """Watches from a process beside, for as long as tests like. See `tests.hostile.watch.keep_watching`."""
+
+    process: subprocess.Popen[str]
+    memory: Memory
+
+    def late(self) -> list[Look]:
+        """The answers of /health that were late, or none, since this was asked last."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        return [Look(**each) for each in json.loads(self.process.stdout.readline())]
+
+
+@contextmanager
+def keep_watching(gateway: Gateway) -> Iterator[Watcher]:
+    command = [sys.executable, "-m", "tests.hostile.watch", str(gateway.port), str(gateway.pid), "on"]
+    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        watcher = Watcher(process, Memory(gateway.pid))
+        watcher.late()
+        try:
+            yield watcher
+        finally:
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(PATIENCE)

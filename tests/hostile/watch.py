@@ -4,12 +4,17 @@
 
 Prints `watching` once it knows how the gateway is before, and a JSON object when its standard input ends. At the same
 moment as the gateway it asks a second server, which does nothing else than answer: what that one takes, or the time
-that the gateway waits for a processor, is the machine's own delay, whoever else may be busy on it.
+that a thread of the gateway waits for a processor, is the machine's own delay, whoever else may be busy on it.
+
+    python -m tests.hostile.watch PORT PID on
+
+goes on until its standard input ends: for each line there it prints a JSON list, the late answers since the last one.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import select
 import socket
 import subprocess
@@ -23,6 +28,8 @@ from pathlib import Path
 import psutil
 
 EVERY_SECONDS = 0.05
+OFTEN_SECONDS = 0.02
+LATE_SECONDS = 0.1
 GIVE_UP_SECONDS = 30.0
 BEFORE, AFTER = 3, 6
 """Answers that must come before the harm, and after it."""
@@ -81,6 +88,10 @@ class Memory:
     def __init__(self, pid: int) -> None:
         self._process = psutil.Process(pid)
         self._proc = Path(f"/proc/{pid}")
+        self.begin()
+
+    def begin(self) -> None:
+        """What is resident now is what was before."""
         self.before = self._sampled = self._process.memory_info().rss
         self._counted = False
         with suppress(OSError):
@@ -97,11 +108,49 @@ class Memory:
         return self._sampled
 
 
-def _waited(pid: int) -> float:
-    """Seconds for which the process's main thread was ready and got no processor; Linux alone counts them."""
+def _scheduled(pid: int) -> dict[str, tuple[float, float]]:
+    """Seconds for which each of the process's threads ran, and was ready and got no processor; Linux alone counts them.
+
+    While one waits for a processor that has the interpreter's lock, so does the event loop.
+    """
+    found = {}
     with suppress(OSError):
-        return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
-    return 0.0
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(OSError):
+                ran, waited, _ = (thread / "schedstat").read_bytes().split()
+                found[thread.name] = int(ran) / 1e9, int(waited) / 1e9
+    return found
+
+
+@dataclass(frozen=True)
+class Look:
+    """One answer of the gateway. began: by the monotonic clock, which all processes share.
+
+    seconds: less `delay`, the machine's own delay meanwhile. ran: for how long the busiest of the gateway's threads had
+    a processor meanwhile; infinite where the system doesn't tell. status: the first line of the answer.
+    """
+
+    began: float
+    seconds: float
+    delay: float
+    ran: float
+    status: str
+
+    def later_than(self, limit: float) -> bool:
+        """Whether the gateway itself took longer. On a machine that is busy with other things, the time of a clock says
+        little: there it counts only as far as the gateway ran; elsewhere, to wait for a lock or a disk is late, too."""
+        return self.seconds > limit and (self.ran > limit or self.delay < limit)
+
+
+def look(port: int, pid: int, reference: int) -> Look:
+    began, before = time.monotonic(), _scheduled(pid)
+    (took, answer), (own, _) = ask([port, reference])
+    ran = math.inf
+    for thread, (on, off) in _scheduled(pid).items():
+        on_before, off_before = before.get(thread, (0.0, 0.0))
+        own = max(own, off - off_before)
+        ran = max(0.0 if ran == math.inf else ran, on - on_before)
+    return Look(began, took - own, own, ran, answer.partition(b"\r\n")[0].decode("latin-1"))
 
 
 def watch(port: int, pid: int, reference: int) -> Report:
@@ -118,11 +167,9 @@ def watch(port: int, pid: int, reference: int) -> Report:
     memory = Memory(pid)
     while after < AFTER:
         after += done.is_set()
-        waited = _waited(pid)
-        (took, answer), (own, _) = ask([port, reference])
-        own = max(own, _waited(pid) - waited)
-        statuses[answer.partition(b"\r\n")[0].decode("latin-1")] = None
-        seconds, delay = max(seconds, took - own), max(delay, own)
+        found = look(port, pid, reference)
+        statuses[found.status] = None
+        seconds, delay = max(seconds, found.seconds), max(delay, found.delay)
         answers += 1
         memory.sample()
         if answers == BEFORE:
@@ -131,12 +178,35 @@ def watch(port: int, pid: int, reference: int) -> Report:
     return Report(answers, seconds, delay, memory.peak() - memory.before, [*statuses])
 
 
+def keep_watching(port: int, pid: int, reference: int) -> None:
+    """Prints what is late, or isn't a 200, whenever it is asked; what it prints holds for all time before."""
+    late: list[Look] = []
+    asked = 0
+    with suppress(EOFError):
+        while True:
+            found = look(port, pid, reference)
+            if found.seconds > LATE_SECONDS or found.status != "HTTP/1.1 200 OK":
+                late.append(found)
+            if asked:
+                asked -= 1
+                print(json.dumps([asdict(each) for each in late]), flush=True)
+                late.clear()
+            if select.select([sys.stdin], [], [], OFTEN_SECONDS)[0]:
+                if not sys.stdin.readline():
+                    raise EOFError
+                asked += 1
+
+
 def main() -> None:
-    port, pid = map(int, sys.argv[1:])
+    port, pid = map(int, sys.argv[1:3])
     with subprocess.Popen([sys.executable, "-c", ANSWERER], stdout=subprocess.PIPE, text=True) as answerer:
         try:
             assert answerer.stdout is not None
-            report = watch(port, pid, int(answerer.stdout.readline()))
+            reference = int(answerer.stdout.readline())
+            if sys.argv[3:] == ["on"]:
+                keep_watching(port, pid, reference)
+                return
+            report = watch(port, pid, reference)
         finally:
             answerer.kill()
     print(json.dumps(asdict(report)))

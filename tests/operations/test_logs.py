@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import logging
@@ -58,6 +59,28 @@ def test_json_lines() -> None:
     assert first["time"].endswith("Z")
     assert (second["level"], second["message"]) == ("error", "three")
     assert second["error"].endswith("ValueError: with [secret]")
+
+
+@pytest.mark.parametrize("name", logs.SERVERS)
+def test_no_traceback_of_what_the_end_cuts_off(name: str) -> None:
+    stream = configured()
+    logger = logging.getLogger(name)
+    for error in (asyncio.CancelledError("timeout graceful shutdown exceeded"), b"\xff"):
+        try:
+            if isinstance(error, bytes):
+                error.decode()
+            else:
+                raise error
+        except BaseException:
+            logger.exception("Exception in ASGI application")
+    assert stream.getvalue() == ""
+    logger.info("connection open")
+    assert stream.getvalue() == ""
+    try:
+        raise KeyError("a fault")
+    except KeyError:
+        logger.exception("Exception in ASGI application")
+    assert "KeyError: 'a fault'" in stream.getvalue()
 
 
 @pytest.mark.parametrize("format", ["text", "json"])

@@ -25,7 +25,7 @@ from gateway.wire.chat import encode
 
 MAX_LIST = 100_000
 MAX_LINES = 5000
-MAX_FILE = 1024 * 1024
+MAX_FILE = 512 * 1024
 """Bytes of a configuration that `/-/plan` accepts."""
 
 

@@ -190,7 +190,7 @@ def _read(data: bytes) -> tuple[_Event, CreateResponse]:
     """Raises ProviderInvalidRequest."""
     try:
         event = _decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise ProviderInvalidRequest("a message must be a JSON object with a type", param="type") from None
     if event.type != "response.create":
         raise ProviderInvalidRequest(f"type: must be response.create, not {event.type[:80]!r}", param="type")

@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms as Settings
 from gateway.features.agents.tools.base import ToolError
 from gateway.features.rooms.endpoints import enveloped
 from gateway.features.rooms.schemas import Defined
 from gateway.features.rooms.service import Rooms
+from gateway.server.asgi import too_large
 from gateway.server.http import Handler, Request
 from gateway.wire import body as wire
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 STATUS = {"conflict": 409, "quota_exceeded": 429, "too_large": 413, "query_timeout": 408}
 """Code → HTTP status: 404 for what isn't found, of all others 400."""
 
+MOST_BYTES = 512 * 1024
+"""Of a body: twice the longest schema."""
 PATTERNS = ("pattern", "patternProperties")
 
 Verb = Callable[["Records", Request], Awaitable[tuple[int, Any]]]
@@ -42,8 +46,18 @@ def _verb(work: Verb) -> Handler:
     return handler
 
 
+async def _body(request: Request) -> bytes:
+    """Raises ProviderInvalidRequest (413) if it is longer than anything that is accepted, before it is decoded: an
+    array of empty arrays takes twenty times its length in memory."""
+    body = await request.body()
+    most = max(MOST_BYTES, 4 * request.gateway.config.section(Settings).tools.record_max_bytes)
+    if len(body) > most:
+        raise too_large(most, "the limit of schemas, records and queries")
+    return body or b"{}"
+
+
 async def _object(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = wire.read(msgspec.json.Decoder(dict[str, Any]), await request.body() or b"{}")
+    found: dict[str, Any] = wire.read(msgspec.json.Decoder(dict[str, Any]), await _body(request))
     return found
 
 
@@ -72,7 +86,7 @@ async def describe(records: Records, request: Request) -> tuple[int, Any]:
 @_verb
 async def define(records: Records, request: Request) -> tuple[int, Any]:
     """Refuses patterns, which run on text that language models write: one can take forever."""
-    wanted = wire.read(msgspec.json.Decoder(Defined), await request.body() or b"{}")
+    wanted = wire.read(msgspec.json.Decoder(Defined), await _body(request))
     if found := next(_patterns(wanted.schema), None):
         message = f"schema: {found} can only be set with `ctxgate records define`, on the gateway's own machine"
         raise ProviderInvalidRequest(message, code="invalid_model", param="schema")
