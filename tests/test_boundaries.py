@@ -32,6 +32,7 @@ OURS: dict[str, set[str]] = {
     "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
     "gateway.prompts": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
+    "gateway.detection": {"normalizers"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
         "gateway.wire",
@@ -85,6 +86,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.provider": {"httpx", "opentelemetry", "pydantic"},
     "gateway.prompts": {"fsspec", "msgspec"},
     "gateway.backends": {"msgspec"},
+    "gateway.detection": {"jinja2"},
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec", "opentelemetry"},
@@ -122,6 +124,7 @@ HEAVY = {
     "alembic",
     "httpx",
     "huggingface_hub",
+    "jinja2",
     "jsonschema",
     "lark",
     "llama_cpp",
