@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -104,6 +105,7 @@ BROKEN: dict[str, dict[str, str]] = {
 Found = dict[str, tuple[Probe, Turn]]
 
 
+@cache
 def rendered(source: str) -> Found:
     """By probe, what there is to read, and the turn. Raises NotRendered if the template shows no past calls."""
     template = Turns(compiled(source), SHOWN)
