@@ -32,7 +32,7 @@ OURS: dict[str, set[str]] = {
     "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
     "gateway.prompts": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
-    "gateway.detection": {"normalizers"},
+    "gateway.detection": {"gateway.backends", "gateway.config", "gateway.schema", "normalizers"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
         "gateway.wire",
@@ -43,7 +43,7 @@ OURS: dict[str, set[str]] = {
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
-        *("gateway.schema", "normalizers"),
+        *("gateway.detection", "gateway.schema", "normalizers"),
     },
     "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
@@ -58,7 +58,7 @@ OURS: dict[str, set[str]] = {
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
         *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        *("gateway.store", "gateway.wire", "normalizers"),
+        *("gateway.detection", "gateway.store", "gateway.wire", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
     "gateway.features": set(),
@@ -86,7 +86,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.provider": {"httpx", "opentelemetry", "pydantic"},
     "gateway.prompts": {"fsspec", "msgspec"},
     "gateway.backends": {"msgspec"},
-    "gateway.detection": {"jinja2"},
+    "gateway.detection": {"jinja2", "msgspec", "yaml"},
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec", "opentelemetry"},

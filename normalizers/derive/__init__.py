@@ -35,6 +35,7 @@ class RoundTrip:
     fields: Fields | None = None
     """A derived format, for `normalizers.registry.define`."""
     evidence: tuple[str, ...] = ()
+    """The marks that begin calls."""
     probes: int = 0
     """How many conversations were read back."""
     reason: str = ""
@@ -53,7 +54,8 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
     if built_in:
         for spec in _built_ins(sample, detected):
             if not misread(spec, found):
-                return RoundTrip(format=spec.name, probes=len(found))
+                marks = tuple(mark for mark in (*spec.open, *spec.begins) if mark in sample.one)
+                return RoundTrip(format=spec.name, evidence=marks, probes=len(found))
     return _derived(sample, found)
 
 
@@ -85,7 +87,7 @@ def _derived(sample: Sample, found: Rendered) -> RoundTrip:
         tried += 1
         wrong = misread(define(fields), found)
         if not wrong:
-            return RoundTrip(fields=fields, evidence=_evidence(fields, place.shape), probes=len(found))
+            return RoundTrip(fields=fields, evidence=_evidence(fields), probes=len(found))
         if names.index(wrong) > best:
             best, where = names.index(wrong), wrong
     if not tried:
@@ -107,8 +109,10 @@ def _combined(shape: Fields, frame: Fields) -> Fields:
     around = [mark for mark in frame["content_drop"] if mark not in taken]
     drop = [*dict.fromkeys((*shape.get("drop", ()), *around))]
     fields |= {"drop": drop, "content_drop": around, "first": frame["first"]}
+    if "syntax" in fields:
+        fields["syntax"] = {key: value for key, value in fields["syntax"].items() if value not in (False, [])}
     return {key: value for key, value in fields.items() if value or key == "keys"}
 
 
-def _evidence(fields: Fields, shape: str) -> tuple[str, ...]:
-    return (shape, *fields.get("open", ()), *fields.get("begins", ()))
+def _evidence(fields: Fields) -> tuple[str, ...]:
+    return (*fields.get("open", ()), *fields.get("begins", ()))

@@ -150,7 +150,8 @@ def _tags(sample: Sample, place: Place) -> Iterator[Fields]:
     if parts is None:
         return
     behind_name, opening_tag, middle, ends_value = parts
-    gap = "\n" if "\n" in opening_tag[: len(opening_tag) - len(opening_tag.lstrip())] else ""
+    between = ends_value[len(ends_value.rstrip()) :] + opening_tag[: len(opening_tag) - len(opening_tag.lstrip())]
+    gap = "\n" if "\n" in between else ""
     parameter = _flexible(opening_tag.strip() + "{key}" + middle.rstrip("\n"))
     syntax: Json = {
         "parameter": [parameter],

@@ -14,7 +14,9 @@ from gateway.detection.jinja import compiled
 from normalizers import FormatSpec, ToolCall, coalesce, detect, fold, normalizer
 from normalizers.derive import NotRendered, RoundTrip, derive, round_trip
 from normalizers.registry import define
+from normalizers.write.grammar import grammar
 from normalizers.write.render import render_calls
+from tests.normalizers.gbnf import Machine
 from tests.normalizers.splits import tool
 from tests.normalizers.test_templates import (
     BROKEN,
@@ -67,13 +69,18 @@ def test_a_template_that_nobody_knows(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", templates(UNKNOWN), ids=lambda path: path.stem)
-def test_what_a_derived_format_writes_it_reads(path: Path) -> None:
+def test_what_a_derived_format_writes_it_reads_and_forces(path: Path) -> None:
     spec = spec_of(derive(compiled(path.read_text("utf-8"))))
     calls = [ToolCall("", "wxSearch", '{"wxText": "a \\"b\\"", "wxCount": 3}'), ToolCall("", "wxPing", "{}")]
+    written = render_calls(spec, calls)
     reader = normalizer(spec, TOOLS)
-    message = fold(coalesce([*reader.feed(render_calls(spec, calls)), *reader.finish("stop")]))
+    message = fold(coalesce([*reader.feed(written), *reader.finish("stop")]))
     read = [(call.name, json.loads(call.arguments)) for call in message.tool_calls]
     assert read == [(call.name, json.loads(call.arguments)) for call in calls]
+    forced = grammar(spec, TOOLS)
+    assert forced is not None
+    # One call each: a grammar can't count calls.
+    assert all(Machine(forced.text).accepts(render_calls(spec, [call])) for call in calls)
 
 
 @pytest.mark.parametrize("path", templates(OWN), ids=lambda path: path.stem)
