@@ -115,12 +115,14 @@ def _trip(template: str, detected: str) -> Trip:
     if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
         return NONE
     key = hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
-    with _LOCK:
-        if key not in _SEEN:
+    found = _SEEN.get(key)  # without waiting for the process of another template
+    if found is None:
+        with _LOCK:
+            found = _SEEN.get(key) or _kept_or_made(folder() / f"{key}.json", template, detected)
             if len(_SEEN) >= MAX_SEEN:
                 _SEEN.clear()
-            _SEEN[key] = _kept_or_made(folder() / f"{key}.json", template, detected)
-        return _SEEN[key]
+            _SEEN[key] = found
+    return found
 
 
 @cache

@@ -38,7 +38,7 @@ def _is_mirrored(begin: str, end: str) -> bool:
 
 def _frame(think: list[tuple[str, str]], around: list[str], sample: Sample) -> Fields:
     own = {mark for pair in think for mark in pair}
-    drop = list(dict.fromkeys(mark for mark in (*around, sample.turn_end) if mark and mark not in own))
+    drop = list(dict.fromkeys(mark for mark in (*around, *sample.stops) if mark and mark not in own))
     lead = sample.lead.strip()
     return {
         "think": [list(pair) for pair in think],

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from normalizers.derive.probes import COUNT, FIND, PING, PLACE, SAID, TEXT, THOUGHT
-from normalizers.derive.turns import Call, NotRendered, Turn, Turns, common_end, common_start
+from normalizers.derive.turns import MARK, Call, NotRendered, Turn, Turns, common_end, common_start
 
 VALUE, OTHER_VALUE, NUMBER = "qxvalue", "qxother", 7007
 ONE: Call = (FIND, {TEXT: VALUE})
@@ -55,7 +55,8 @@ class Sample:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self.turn_end = turns.end
+        self.stops = MARK.findall(turns.end)
+        """The marks that every answer ends with."""
         self.one = self._text([ONE])
         self.own_ids = FIND not in self.one
         """The tool's name stands in the call's id alone."""
@@ -144,7 +145,10 @@ class Sample:
             if tail and before.lstrip().startswith(tail):
                 found.append(before.lstrip()[len(tail) :])
             found.append(before)
+            found.append(before.lstrip()[len(self._stop(before)) :])
         found.append(one[min(common_start(self.lead, one), place.start) : place.start])
+        if self.stops:
+            found.append(one[: place.start])
         return found
 
     def _layout(self, place: Place, before: str, ends_value: str) -> Layout:
@@ -153,10 +157,15 @@ class Sample:
         if between is None:
             listed = place.shape == "json" and isinstance(place.value, list)
             return Layout(before, "", "", behind) if listed else Layout("", before, behind, "")
-        size = common_start(between, rest)
+        # The end of a call that also ends the turn was cut off.
+        size = common_start(between, rest) or len(self._stop(between))
         end, begin = between[:size], between[size:]
         begin = begin[len(begin) - common_end(begin, before) :] if begin else ""
         return Layout(before[: len(before) - len(begin)], begin, end, rest[size:])
+
+    def _stop(self, text: str) -> str:
+        """The mark at the beginning of the text that also ends answers; empty if there is none."""
+        return next((mark for mark in self.stops if text.startswith(mark)), "")
 
     def _between(self, ends_value: str) -> tuple[str | None, str]:
         """What stands between two calls, None if they are one array or aren't rendered; and behind the second."""

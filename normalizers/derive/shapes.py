@@ -9,7 +9,6 @@ from typing import Any
 from normalizers.derive.probes import COUNT, FIND, TEXT
 from normalizers.derive.sample import ID, NUMBER, ONE, OTHER, PAIR, SIGNS, VALUE, Layout, Place, Sample, Shape
 from normalizers.derive.turns import MARK, Json, common_end, common_start
-from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
 
 Fields = Json
 """Fields of a `FormatSpec`, as `normalizers.registry.define` takes them."""
@@ -43,7 +42,7 @@ def _json(sample: Sample, place: Place) -> Iterator[Fields]:
     name, arguments = _key_of(call, lambda it: it == FIND), _key_of(call, lambda it: it == ONE[1] or _is_text(it))
     if FIND in call:
         keys: list[str] = []
-    elif name in NAME_KEYS and arguments in ARGUMENT_KEYS:
+    elif name and arguments:
         keys = [name, arguments]
     else:
         return
@@ -149,7 +148,7 @@ def _tags(sample: Sample, place: Place) -> Iterator[Fields]:
     parts = _parameters(sample)
     if parts is None:
         return
-    behind_name, opening_tag, middle, ends_value = parts
+    behind_name, opening_tag, middle, ends_value, quote = parts
     between = ends_value[len(ends_value.rstrip()) :] + opening_tag[: len(opening_tag) - len(opening_tag.lstrip())]
     gap = "\n" if "\n" in between else ""
     parameter = _flexible(opening_tag.strip() + "{key}" + middle.rstrip("\n"))
@@ -157,10 +156,11 @@ def _tags(sample: Sample, place: Place) -> Iterator[Fields]:
         "parameter": [parameter],
         "parameter_end": [ends_value.strip()],
         "special": "<|" in ends_value or "｜" in ends_value,
+        "unquote": bool(quote),
         "cdata": f"<![CDATA[{SIGNS}]]>" in sample.signs,
         "gap": gap,
     }
-    for layout in sample.layouts(place, ends_value.strip()):
+    for layout in sample.layouts(place, quote + ends_value.strip()):
         for special in dict.fromkeys((syntax["special"], False)):
             yield from _tagged(syntax | {"special": special}, layout, _counted(sample, behind_name))
 
@@ -217,9 +217,9 @@ def _tagged(syntax: Json, layout: Layout, behind_name: str) -> Iterator[Fields]:
         }
 
 
-def _parameters(sample: Sample) -> tuple[str, str, str, str] | None:
-    """Of a call with two arguments: what stands behind the name, before a key, between a key and its value, and behind
-    a value. None if it has no such parts."""
+def _parameters(sample: Sample) -> tuple[str, str, str, str, str] | None:
+    """Of a call with two arguments: what stands behind the name, before a key, between a key and its value, behind a
+    value, and around a text. None if it has no such parts."""
     text = sample.pair
     place = sample.place(text, PAIR)
     if place is None:
@@ -234,12 +234,15 @@ def _parameters(sample: Sample) -> tuple[str, str, str, str] | None:
         spots.append((found, at))
     (key, key_end), (value, value_end), (key2, key2_end), (value2, value2_end) = spots
     lead, gap, tail = text[start:key], text[value_end:key2], text[value2_end:]
-    ends = gap[: common_start(gap, tail)]
+    middle, other, quote = text[key_end:value], text[key2_end:value2], ""
+    if middle == f'{other}"' and gap.startswith('"'):
+        middle, gap, quote = other, gap[1:], '"'
+    # Without an end of its own, a call ends with its last value.
+    ends = gap[: common_start(gap, tail)] if tail.strip() else gap[: len(gap) - common_end(lead, gap)]
     opening_tag = lead[len(lead) - common_end(lead, gap[len(ends) :]) :]
-    middle, other = text[key_end:value], text[key2_end:value2]
     if TEXT in ends or not ends.strip() or not middle:
         return None
-    return lead[: len(lead) - len(opening_tag)], opening_tag, _with_type(middle, other), ends
+    return lead[: len(lead) - len(opening_tag)], opening_tag, _with_type(middle, other), ends, quote
 
 
 def _with_type(text: str, number: str) -> str:

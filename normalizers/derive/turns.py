@@ -116,7 +116,7 @@ class Turns:
                     continue
                 if as_text not in found and all(word in text for word in (_PROBE[0], "wxKey", "wxValue")):
                     found[as_text] = self.form
-                    clean[as_text] = "{'wxKey'" not in text and '\\"wxKey\\"' not in text
+                    clean[as_text] = "{'wxKey'" not in text and '\\"wxKey' not in text
             if len(found) == 2 or (found and not answered):
                 break
         if not found:

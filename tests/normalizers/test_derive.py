@@ -81,6 +81,9 @@ def test_what_a_derived_format_writes_it_reads_and_forces(path: Path) -> None:
     assert forced is not None
     # One call each: a grammar can't count calls.
     assert all(Machine(forced.text).accepts(render_calls(spec, [call])) for call in calls)
+    guarded = grammar(spec, TOOLS, free=True)
+    assert guarded is not None
+    assert Machine(guarded.text).accepts(f"Yes.\n{written}")
 
 
 @pytest.mark.parametrize("path", templates(OWN), ids=lambda path: path.stem)
