@@ -32,6 +32,7 @@ OURS: dict[str, set[str]] = {
     "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
     "gateway.prompts": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
+    "gateway.detection": {"gateway.backends", "gateway.config", "gateway.schema", "normalizers"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
         "gateway.wire",
@@ -42,7 +43,7 @@ OURS: dict[str, set[str]] = {
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
-        *("gateway.schema", "normalizers"),
+        *("gateway.detection", "gateway.schema", "normalizers"),
     },
     "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
@@ -57,7 +58,7 @@ OURS: dict[str, set[str]] = {
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
         *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        *("gateway.store", "gateway.wire", "normalizers"),
+        *("gateway.detection", "gateway.store", "gateway.wire", "normalizers"),
     },
     "gateway.__main__": {"gateway.cli"},
     "gateway.features": set(),
@@ -85,6 +86,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.provider": {"httpx", "opentelemetry", "pydantic"},
     "gateway.prompts": {"fsspec", "msgspec"},
     "gateway.backends": {"msgspec"},
+    "gateway.detection": {"jinja2", "msgspec", "yaml"},
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec", "opentelemetry"},
@@ -122,6 +124,7 @@ HEAVY = {
     "alembic",
     "httpx",
     "huggingface_hub",
+    "jinja2",
     "jsonschema",
     "lark",
     "llama_cpp",

@@ -31,11 +31,19 @@ UNKNOWN = About()
 
 
 def about(path: Path | None) -> About:
-    """Reads a GGUF file or a model's folder. Returns UNKNOWN if that fails."""
+    """Reads a GGUF file, a model's folder, a `tokenizer_config.json`, or a template's `.jinja` file. Returns UNKNOWN
+    if that fails."""
     if path is None:
         return UNKNOWN
     try:
-        return _folder(path) if path.is_dir() else _gguf(path)
+        if path.is_dir():
+            return _folder(path)
+        if path.suffix == ".jinja":
+            return About(path.read_text("utf-8"), source=path.name)
+        if path.suffix == ".json":
+            template, tokens = _tokenizer_config(_json(path))
+            return About(template, tokens=tokens, source=path.name) if template or tokens else UNKNOWN
+        return _gguf(path)
     except (OSError, ValueError):  # NotGGUF, DecodeError and UnicodeDecodeError are ValueErrors
         return UNKNOWN
 
@@ -53,16 +61,17 @@ def _folder(folder: Path) -> About:
     jinja = folder / "chat_template.jinja"
     if jinja.is_file():
         template = jinja.read_text("utf-8")
-    config = _json(folder / "tokenizer_config.json")
-    for source in (_json(folder / "chat_template.json"), config):
-        if not template and (found := source.get("chat_template")) is not None:
-            # One template, or a list of named ones.
-            template = found if isinstance(found, str) else encode(found).decode()
+    configured, tokens = _tokenizer_config(_json(folder / "tokenizer_config.json"))
+    template = template or _tokenizer_config(_json(folder / "chat_template.json"))[0] or configured
+    return About(template, _text(_json(folder / "config.json").get("model_type")), tokens, folder.name)
+
+
+def _tokenizer_config(config: dict[str, Any]) -> tuple[str, tuple[str, ...]]:
+    """The template, and the tokens that look like markers. Of several templates, the list as JSON."""
+    found = config.get("chat_template") or ""
     added = config.get("added_tokens_decoder")
     tokens = [str(token.get("content")) for token in added.values()] if isinstance(added, dict) else []
-    return About(
-        template, _text(_json(folder / "config.json").get("model_type")), tuple(filter(_is_marker, tokens)), folder.name
-    )
+    return found if isinstance(found, str) else encode(found).decode(), tuple(filter(_is_marker, tokens))
 
 
 def special_tokens(folder: Path | None) -> tuple[str, ...]:

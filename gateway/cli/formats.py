@@ -16,24 +16,31 @@ from gateway.wire.text import printable_json
 if TYPE_CHECKING:
     from gateway.backends.about import About
     from gateway.config import Model
+    from gateway.detection.choice import Choice
 
 EXAMPLES = """\
 examples:
   ctxgate formats
   ctxgate formats --detect lfm25-1.2b          a model of config.yaml
-  ctxgate formats --detect ~/models/some.gguf  a GGUF file, or an MLX model's folder
+  ctxgate formats --detect ~/models/some.gguf  a GGUF file, an MLX model's folder, or a tokenizer_config.json
 """
 
 NOT_DETECTED = 1
 
 HEAD = ("FORMAT", "OTHER NAMES", "A CALL", "REASONING")
+MAX_REASON = 200
+"""Characters shown of what a template says."""
 BREAK = "⏎"
 """Marks a line break of a call, which the table keeps on one line where it fits."""
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
-@click.option("--detect", metavar="MODEL", help="A model of config.yaml, a GGUF file or a model's folder.")
+@click.option(
+    "--detect",
+    metavar="MODEL",
+    help="A model of config.yaml, a GGUF file, a model's folder, or a chat template's file.",
+)
 @json_option
 def formats(config: Path | None, detect: str | None, as_json: bool) -> int:
     """Lists the formats that tool_call_format in config.yaml accepts, or detects the one that a model writes."""
@@ -103,12 +110,13 @@ def _formats() -> list[dict[str, Any]]:
 
 def _detect(config: Path | None, name: str, as_json: bool) -> int:
     from gateway.backends.about import about
-    from normalizers import detect
+    from gateway.detection.choice import choose
 
     path = Path(name).expanduser()
     model = None if path.exists() else configuration(config).resolve(name)
     known = about(path) if model is None else asyncio.run(_ask(model))
-    found = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+    choice = choose(known)
+    found = choice.found
     if as_json:
         report = {
             "model": name,
@@ -118,16 +126,32 @@ def _detect(config: Path | None, name: str, as_json: bool) -> int:
             "source": known.source or None,
             "architecture": known.architecture or None,
             "configured": model.tool_call_format if model is not None else None,
+            "fields": choice.fields,
+            "read_back": choice.probes,
+            "not_read_back": choice.reason or None,
         }
         say(printable_json(json.dumps(report, indent=2, ensure_ascii=False)))
     elif found is not None:
         say(f"{name}: {found.format}")
         say(f"because of its {found.source}: {' '.join(found.evidence)} (in {known.source})")
+        _tell_read_back(choice)
         if model is not None:
             say(f"config.yaml says: tool_call_format: {model.tool_call_format}")
     else:
         say(f"{name}: {_why_not(known, model)}")
+        if choice.reason:
+            say(f"no format is derived, either: {choice.reason[:MAX_REASON]}")
     return 0 if found is not None else NOT_DETECTED
+
+
+def _tell_read_back(choice: Choice) -> None:
+    """What the round trip of the template shows, and a derived format as it stands in config.yaml."""
+    if choice.reason:
+        say(f"it doesn't read back what the template itself renders: {choice.reason[:MAX_REASON]}")
+    if choice.probes:
+        say(f"it reads back all {choice.probes} test conversations that the template renders")
+    if choice.fields is not None:
+        say(f"derived from the template, as `auto` does by itself; for config.yaml:\n\n{choice.in_config()}", end="")
 
 
 def _why_not(known: About, model: Model | None) -> str:

@@ -10,6 +10,7 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
+from gateway.detection.choice import choose
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
@@ -17,7 +18,7 @@ from gateway.request.prepare import Capabilities
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from gateway.wire.engine import NEVER
-from normalizers import Detection, FormatSpec, detect, registry
+from normalizers import FormatSpec, registry
 
 
 class CapabilityFinder:
@@ -44,7 +45,7 @@ class CapabilityFinder:
     async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
         """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
         if self.plain is None:
-            self._found(await backend.about())
+            await self._detect(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
             self.plain = Capabilities(self.reader, self.reader)
         if request.plain:
@@ -105,15 +106,15 @@ class CapabilityFinder:
     async def look(self) -> None:
         """Detects the format from the model's files; asks no engine."""
         if not self.evidence:
-            self._found(await asyncio.to_thread(about, self._model.path))
+            await self._detect(await asyncio.to_thread(about, self._model.path))
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
         """Asks only for what the request needs, with past calls or without."""
         reader, way = self.reader, self._model.tool_prompt
         dialect = reader
         if reader.untouched and may_use_grammar(self._model.runtime):
-            found = _detected(await backend.about())
-            dialect = registry.get(found.format) if found is not None else reader
+            choice = await asyncio.to_thread(choose, await backend.about())
+            dialect = choice.spec or reader
         if dialect.untouched:
             # We neither read nor write calls.
             return Capabilities(reader, dialect, notation=await backend.notation(), unread=backend.unread)
@@ -131,12 +132,13 @@ class CapabilityFinder:
             unread=backend.unread,
         )
 
-    def _found(self, known: About) -> None:
-        found = _detected(known)
-        if found is None:
+    async def _detect(self, known: About) -> None:
+        choice = await asyncio.to_thread(choose, known)
+        found, spec = choice.found, choice.spec
+        if found is None or spec is None:
             self.evidence = "not seen yet: the first known marker in an answer counts"
             return
-        self.reader = registry.get(found.format)
+        self.reader = spec
         self.plain = Capabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
 
@@ -147,7 +149,3 @@ async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:
         if tokens.found(piece):
             raise too_many()
         await asyncio.sleep(0)
-
-
-def _detected(known: About) -> Detection | None:
-    return detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)

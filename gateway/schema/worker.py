@@ -31,7 +31,7 @@ MAX_REASON = 1000
 
 def main() -> None:
     """Answers each line of standard input with a line of standard output, until there are no more."""
-    _bound_memory()
+    bound_memory(MEMORY)
     os.nice(NICE)
     while line := sys.stdin.buffer.readline():
         try:
@@ -97,11 +97,12 @@ def _grammar(spec: str, tools: Any, only: list[str] | None, *rest: Any) -> list[
     return None if found is None else [getattr(found, field.name) for field in fields(found)]
 
 
-def _bound_memory() -> None:
+def bound_memory(size: int) -> None:
+    """Limits this process's address space to so many bytes, for good."""
     import resource
 
     with contextlib.suppress(ValueError, OSError):  # macOS bounds no address space
-        resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_AS, (size, size))
 
 
 if __name__ == "__main__":

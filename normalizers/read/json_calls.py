@@ -34,12 +34,27 @@ _MAX_KEY = 1024
 class JsonCalls(Region):
     """One region of JSON calls."""
 
-    __slots__ = ("_depth", "_in_string", "_key", "_late", "_name", "_nested", "_raw", "_raw_depth", "_reader", "_seen")
+    __slots__ = (
+        "_argument_keys",
+        "_depth",
+        "_in_string",
+        "_key",
+        "_late",
+        "_name",
+        "_name_keys",
+        "_nested",
+        "_raw",
+        "_raw_depth",
+        "_reader",
+        "_seen",
+    )
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
     ) -> None:
         super().__init__(spec, writer, schemas, bare=bare, opener=opener)
+        self._name_keys = NAME_KEYS.union(spec.keys[:1])
+        self._argument_keys = ARGUMENT_KEYS.union(spec.keys[1:])
         self._depth = 0
         self._in_string = ""
         self._seen = False
@@ -138,7 +153,7 @@ class JsonCalls(Region):
 
     def _name_of_arguments(self) -> str | None:
         """The tool whose arguments the present key begins; None if they can't be written yet, or it begins none."""
-        if self._key in ARGUMENT_KEYS and self._name is not None:
+        if self._key in self._argument_keys and self._name is not None:
             return self._name
         # Where the tool's name is the key, an object under a second name is another call's.
         named = not self._spec.keys and (self._key in self._schemas or self._key not in CALL_KEYS)
@@ -175,7 +190,7 @@ class JsonCalls(Region):
                 if not final and text.endswith("\\", pos):
                     end -= 1
                 self._raw.append(text[start:end])
-                if self._bare and self._key in NAME_KEYS:
+                if self._bare and self._key in self._name_keys:
                     self._check_name()
                 self._wait = True
                 return end
@@ -220,9 +235,9 @@ class JsonCalls(Region):
         return after[1] is not None or final or after.end() < len(text)
 
     def _keep_value(self, raw: str) -> None:
-        if self._key in ARGUMENT_KEYS:
+        if self._key in self._argument_keys:
             self._late = raw
-        elif self._key in NAME_KEYS or (self._key == "function" and raw[:1] in _QUOTES):
+        elif self._key in self._name_keys or (self._key == "function" and raw[:1] in _QUOTES):
             value = _loads(raw)
             if not isinstance(value, str) or not value.strip():
                 raise Malformed("call_without_name")

@@ -82,7 +82,7 @@ class Template:
             nested = f"{atom}(?:{nested})?" if nested else atom
         self.full = re.compile("".join(full))
         self.partial = re.compile(nested + r"\Z")
-        self.open_ended = source.endswith("}")
+        self.open_ended = source.endswith(("}", "} "))
         self.lead = re.split(r"\{\w|[ ]", source, maxsplit=1)[0]
 
 

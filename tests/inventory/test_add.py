@@ -141,6 +141,23 @@ def test_a_folder(config: Path, tmp_path: Path, test_model: Path) -> None:
     assert model.context_window == 32_768
 
 
+def test_a_folder_whose_format_nobody_knows(config: Path, tmp_path: Path) -> None:
+    template = Path(__file__).parents[1] / "normalizers" / "unknown" / "json_list_and_thoughts.jinja"
+    folder = tmp_path / "brand-new"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "brandnew", "max_position_embeddings": 4096}))
+    (folder / "model.safetensors").write_bytes(b"x" * 1000)
+    (folder / "chat_template.jinja").write_text(template.read_text())
+    done = ctxgate(config, "add", folder, "--no-smoke")
+    assert done.returncode == 0, done.stderr
+    shown = next(line for line in done.stdout.splitlines() if "dialect" in line)
+    assert "derived, because of its chat template: <|actions|> (in brand-new)" in shown
+    assert shown.endswith("it reads back all 19 test conversations that the template renders")
+    written = load(config, {}).models["brand-new"].custom_format
+    assert written is not None
+    assert (written.dialect, written.open, written.think) == ("json", ("<|actions|>",), (("<ponder>", "</ponder>"),))
+
+
 NOT_MODELS = {
     "nothing there": ("nowhere.gguf", None, 1, "there is no"),
     "no model": ("a.txt", b"hello", 2, "is not a GGUF file"),

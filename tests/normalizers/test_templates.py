@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from gateway.detection.jinja import compiled
 from normalizers import FormatSpec, Message, coalesce, detect, fold, get, normalizer
+from normalizers.derive.turns import Call, Json, NotRendered, Turn, Turns
 from tests.normalizers.splits import tool
-
-jinja2 = pytest.importorskip("jinja2", reason="chat templates need jinja2")
-
-from tests.normalizers.templates import Call, ChatTemplate, Json, NotRendered, Turn  # noqa: E402 - after the check
 
 ROOT = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("templates")
@@ -106,9 +105,10 @@ BROKEN: dict[str, dict[str, str]] = {
 Found = dict[str, tuple[Probe, Turn]]
 
 
+@cache
 def rendered(source: str) -> Found:
     """By probe, what there is to read, and the turn. Raises NotRendered if the template shows no past calls."""
-    template = ChatTemplate(source, SHOWN)
+    template = Turns(compiled(source), SHOWN)
     found: Found = {}
     for name, probe in PROBES.items():
         if probe.reasoning and not template.shows_reasoning:

@@ -161,8 +161,12 @@ def _pythonic(rules: Values, spec: FormatSpec, functions: Sequence[Schema], seve
 
 def _json(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several: bool) -> dict[str, str]:
     arguments = _by_tool(rules, functions, rules.arguments)
-    call = _json_call if spec.keys else _json_call_by_key
-    return dict.fromkeys(spec.open, _json_body(rules, call(rules, functions, arguments), several))
+    call = (
+        _json_call(rules, functions, arguments, spec.keys)
+        if spec.keys
+        else _json_call_by_key(rules, functions, arguments)
+    )
+    return dict.fromkeys(spec.open, _json_body(rules, call, several))
 
 
 def _json_body(rules: Values, one: str, several: bool) -> str:
@@ -171,10 +175,10 @@ def _json_body(rules: Values, one: str, several: bool) -> str:
     return rules.rule("body", f'{ws}? ({one} {more} | "[" {ws}? {one} {listed} {ws}? "]")')
 
 
-def _json_call(rules: Values, functions: Sequence[Schema], arguments: Sequence[str]) -> str:
+def _json_call(rules: Values, functions: Sequence[Schema], arguments: Sequence[str], keys: Sequence[str]) -> str:
     ws, comma, colon = rules.shared("ws"), rules.shared("comma"), rules.shared("colon")
-    name = rules.rule("name", f"{_word(rules, sorted(NAME_KEYS))} {colon}")
-    key = rules.rule("key", f"{_word(rules, sorted(ARGUMENT_KEYS))} {colon}")
+    name = rules.rule("name", f"{_word(rules, sorted(NAME_KEYS.union(keys[:1])))} {colon}")
+    key = rules.rule("key", f"{_word(rules, sorted(ARGUMENT_KEYS.union(keys[1:])))} {colon}")
     further = rules.rule("further", f"({_word(rules, ['id', 'type'])} {colon} {rules.shared('string')} {comma})")
 
     def call(function: Schema, values: str) -> str:
@@ -221,7 +225,7 @@ def _named(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several
     more = f" ({ws}? {calls(marked)})*" if several and marked else ""
     first = f"{ws}? {calls(syntax.head)}{more}"
     if not spec.close:
-        first = f"{first} | {_json_body(rules, _json_call(rules, functions, objects), several)}"
+        first = f"{first} | {_json_body(rules, _json_call(rules, functions, objects, spec.keys), several)}"
     bodies = dict.fromkeys(spec.open, rules.rule("body", first))
     for mark in spec.begins:
         begun = [head.removeprefix(mark) for head in marked if head.startswith(mark)]

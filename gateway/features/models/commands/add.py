@@ -120,7 +120,11 @@ def _dialect(found: Addition) -> str:
         return "native_json: the server parses the calls"
     if known is None:
         return "native_json: nothing in its files shows another one"
-    return f"{known.format}, because of its {known.source}: {' '.join(known.evidence)} (in {found.facts.evidence})"
+    why = f"because of its {known.source}: {' '.join(known.evidence)} (in {found.facts.evidence})"
+    count = found.facts.read_back
+    if found.facts.derived is not None:
+        return f"derived, {why}; it reads back all {count} test conversations that the template renders"
+    return f"{known.format}, {why}"
 
 
 def _works(found: Addition) -> str:

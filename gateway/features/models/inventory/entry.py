@@ -39,6 +39,8 @@ def scalar(value: object) -> str:
 
     if isinstance(value, list):
         return f"[{', '.join(map(scalar, value))}]"
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{scalar(key)}: {scalar(item)}' for key, item in value.items())}}}"
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if "${" in text:
         raise ProviderInvalidRequest(f"{printable(text)}: ${{…}} means a variable in config.yaml; give it another name")
@@ -77,7 +79,8 @@ def dialect(facts: Facts, reads_itself: bool) -> Line:
         return Line("tool_call_format", "native_json", "the server reads the calls")
     if found is not None:
         signs = " ".join(found.evidence)
-        return Line("tool_call_format", found.format, f"its {found.source}: {signs}")
+        value = found.format if facts.derived is None else facts.derived
+        return Line("tool_call_format", value, f"its {found.source}: {signs}")
     why = "nothing in its files shows another format" if facts.template else "it has no chat template"
     return Line("tool_call_format", "native_json", why)
 

@@ -12,9 +12,10 @@ from msgspec import Struct
 from gateway.backends import gguf
 from gateway.backends.about import About, about
 from gateway.config.values import Role
+from gateway.detection.choice import choose
 from gateway.engines import memory
 from gateway.errors import ProviderInvalidRequest
-from normalizers import Detection, detect
+from normalizers import Detection
 
 SHOWN_CHARS = 80
 _QUANT = re.compile(r"(?i)(?<![a-z0-9])((?:I?Q\d(?:_[0-9A-Z]+)*)|BF16|F16|F32|MXFP4(?:_MOE)?)(?![a-z0-9])")
@@ -23,6 +24,8 @@ _ENCODERS = re.compile(r"bert|embedding", re.IGNORECASE)
 
 class Facts(Struct, frozen=True):
     """size: bytes of the weights. context: tokens that it was trained on. evidence: what shows the dialect.
+    derived: its fields, if it is derived from the template. read_back: how many of the template's conversations it
+    reads.
 
     tools: whether its template has a place for tools, None if unknown. role: what it does. basename, finetune: of a
     GGUF file: the family, and what it was trained for. capabilities: in Ollama's words; () if its server doesn't say.
@@ -38,6 +41,8 @@ class Facts(Struct, frozen=True):
     tools: bool | None = None
     dialect: Detection | None = None
     evidence: str = ""
+    derived: dict[str, Any] | None = None
+    read_back: int = 0
     role: Role = "chat"
     basename: str = ""
     finetune: str = ""
@@ -67,13 +72,15 @@ def of_path(path: Path) -> Facts:
 
 def of_about(known: About, **more: Any) -> Facts:
     """The facts in the template, the tokens and the architecture."""
-    found = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+    choice = choose(known)
     return Facts(
         architecture=printable(known.architecture),
         template=None if known.template is None else bool(known.template),
         tools=None if known.template is None else "tools" in known.template,
-        dialect=found,
+        dialect=choice.found,
         evidence=printable(known.source),
+        derived=choice.fields,
+        read_back=choice.probes,
         **more,
     )
 

@@ -1,20 +1,14 @@
-"""Renders a model's chat template as transformers does, and cuts out what the model itself writes in a turn."""
+"""How a chat template wants its messages, and what it lets the model write in a turn. Both are found by rendering."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
-from datetime import datetime
 from itertools import product
-from typing import Any
-
-import jinja2
-from jinja2 import nodes
-from jinja2.ext import Extension, loopcontrols
-from jinja2.parser import Parser
-from jinja2.sandbox import SandboxedEnvironment
+from typing import Any, Protocol
 
 Json = dict[str, Any]
 Call = tuple[str, Json]
@@ -23,6 +17,7 @@ ASKED = "wxUserAsks"
 """The last message before the answer."""
 
 EOS = "<|eos|>"
+"""What a renderer gives the template as `eos_token`."""
 END_MARKS = (
     *(EOS, "</s>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|eom|>", "<|end|>", "<|call|>", "<|return|>"),
     *(
@@ -37,24 +32,24 @@ END_MARKS = (
     *("<|observation|>", "<|user|>", "<|end_of_msg|>", "<|message_sep|>", "<|end_of_text|>", "<SPECIAL_12>"),
     *("<end_of_utterance>", "<|im_user|>", "<|im_system|>", "<|role_end|>", "<|assistant_end|>", "<|header_end|>"),
     *("<start_function_response>", "<|tool_response>", "<eos>", "[|endofturn|]", "<extra_id_1>", "<sep>"),
-    *(
-        "<end_of_sentence>",
-        "<|tool▁outputs▁begin|>",
-        "<｜tool▁outputs▁begin｜>",
-        "<|calls|>",
-        "<seed:eos>",
-        "</assistant>",
-        "<｜hy_eos｜>",
-    ),
+    *("<end_of_sentence>", "<|tool▁outputs▁begin|>", "<｜tool▁outputs▁begin｜>", "<|calls|>", "<seed:eos>"),
+    *("</assistant>", "<｜hy_eos｜>"),
 )
 """What ends a turn. An engine knows it from the tokenizer, which a template alone doesn't show."""
 
-_MARK = re.compile(r"<[^<>\n ]+>|<[^<>\n]{1,60}>|\[/?[A-Z_]+\]")
+MARK = re.compile(r"<[^<>\n ]+>|<[^<>\n]{1,60}>|\[/?[A-Z_]+\]")
 _MARK_SIZE = 80
+_PROBE: Call = ("wxProbe", {"wxKey": "wxValue"})
 
 
 class NotRendered(Exception):
     """The template refuses the conversation, or fails on it."""
+
+
+class Render(Protocol):
+    """Renders a template with these variables, as transformers does. Raises `NotRendered`."""
+
+    def __call__(self, **variables: Any) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,39 +59,8 @@ class Turn:
     prompt: str
 
 
-class _Generation(Extension):
-    """``{% generation %}``, which training uses, changes nothing."""
-
-    tags = {"generation"}  # noqa: RUF012 - as the base class declares it
-
-    def parse(self, parser: Parser) -> nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return nodes.CallBlock(self.call_method("_as_it_is"), [], [], body).set_lineno(line)
-
-    def _as_it_is(self, caller: Callable[[], str]) -> str:
-        return caller()
-
-
-def _compiled(source: str) -> jinja2.Template:
-    def refuse(message: str) -> None:
-        raise NotRendered(message)
-
-    def as_json(value: object, ensure_ascii: bool = False, indent: int | None = None, **options: Any) -> str:
-        return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, **options)
-
-    environment = SandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[_Generation, loopcontrols])
-    environment.filters["tojson"] = as_json
-    environment.globals["raise_exception"] = refuse
-    environment.globals["strftime_now"] = lambda form: datetime(2026, 11, 2).strftime(form)
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateError as error:
-        raise NotRendered(f"its syntax: {error}") from error
-
-
 @dataclass(slots=True)
-class _Form:
+class Form:
     """How a template wants its messages."""
 
     system: bool = False
@@ -113,47 +77,53 @@ class _Form:
     extra: Json = field(default_factory=dict)
 
 
-class ChatTemplate:
-    """Raises `NotRendered` if the template shows no past calls."""
+class Turns:
+    """The turns of one template. Raises `NotRendered` if it shows no past calls."""
 
-    def __init__(self, source: str, tools: Sequence[Json]) -> None:
-        self._template = _compiled(source)
+    def __init__(self, render: Render, tools: Sequence[Json]) -> None:
+        self._template = render
         self._tools = tools
-        self._form = _Form()
+        self._asked: dict[str, str] = {}
         self._lead: str | None = None
-        call = ("wxProbe", {"wxKey": "wxValue"})
-        self._settle(call)
-        self._lead = self._common_lead(call)
-        self._settle_reasoning(call)
+        self._end = ""
+        self.form = self._settle()
+        self._lead = self._common_lead()
+        self._settle_reasoning()
+        self._end = self._common_end()
 
     @property
     def shows_reasoning(self) -> bool:
-        return bool(self._form.reasoning)
+        return bool(self.form.reasoning)
+
+    @property
+    def end(self) -> str:
+        """The mark that ends each turn, if it isn't one of `END_MARKS`; else empty."""
+        return self._end
 
     # -- how it wants its messages -------------------------------------------------------------
 
-    def _settle(self, call: Call) -> None:
-        found: dict[bool, _Form] = {}
+    def _settle(self) -> Form:
+        found: dict[bool, Form] = {}
         clean: dict[bool, bool] = {}
         reason = "it drops past calls"
         for system, answered, own_ids in product((False, True), repeat=3):
             for empty, as_text in product(("", None), (False, True)):
-                self._form = _Form(system, answered, empty, as_text, own_ids)
+                self.form = Form(system, answered, empty, as_text, own_ids)
                 try:
-                    text = self.turn([call]).text
+                    text = self.turn([_PROBE]).text
                 except NotRendered as error:
                     reason = str(error)
                     continue
-                if as_text not in found and all(word in text for word in (call[0], "wxKey", "wxValue")):
-                    found[as_text] = self._form
-                    clean[as_text] = "{'wxKey'" not in text and '\\"wxKey\\"' not in text
+                if as_text not in found and all(word in text for word in (_PROBE[0], "wxKey", "wxValue")):
+                    found[as_text] = self.form
+                    clean[as_text] = "{'wxKey'" not in text and '\\"wxKey' not in text
             if len(found) == 2 or (found and not answered):
                 break
         if not found:
             raise NotRendered(reason)
-        self._form = found[min(found, key=lambda as_text: (not clean[as_text], as_text))]
+        return found[min(found, key=lambda as_text: (not clean[as_text], as_text))]
 
-    def _settle_reasoning(self, call: Call) -> None:
+    def _settle_reasoning(self) -> None:
         options: list[Json] = [
             {},
             {"enable_thinking": True},
@@ -163,51 +133,55 @@ class ChatTemplate:
         ]
         keys = ("reasoning_content", "reasoning", "thinking", "thought")
         for extra, key, content in product(options, keys, (None, "wxText")):
-            self._form.extra, self._form.reasoning = extra, key
+            self.form.extra, self.form.reasoning = extra, key
             try:
-                if "wxThought" in self.turn([call], content, "wxThought").text:
+                if "wxThought" in self.turn([_PROBE], content, "wxThought").text:
                     return
             except NotRendered:
                 continue
-        self._form.extra, self._form.reasoning = {}, ""
+        self.form.extra, self.form.reasoning = {}, ""
 
-    def _common_lead(self, call: Call) -> str | None:
+    def _common_lead(self) -> str | None:
         """What stands before every answer of the history, whatever the answer is."""
         rests = []
-        for answer in (self._messages([call]), self._messages((), "wxText")):
+        for answer in (self._messages([_PROBE]), self._messages((), "wxText")):
             try:
                 rests.append(_after_question(self._render(answer)))
             except NotRendered:
                 return None
         first, second = rests
-        return first[: _shared(first, second)]
+        return first[: common_start(first, second)]
+
+    def _common_end(self) -> str:
+        """The marks that every answer of the history ends with, whatever the answer is."""
+        try:
+            said, called = self.turn((), "wxText.").text.rstrip(), self.turn([_PROBE]).text.rstrip()
+        except NotRendered:
+            return ""
+        size = common_end(said, called)
+        mark = re.search(r"<[^<>\n]+>.*\Z", said[len(said) - size :], re.DOTALL)
+        # Behind a word it may be the end of two different marks.
+        return mark[0] if mark and not called[: len(called) - len(mark[0])][-1:].isalnum() else ""
 
     # -- rendering -----------------------------------------------------------------------------
 
     def _render(self, messages: list[Json], *, prompt: bool = False) -> str:
-        try:
-            return self._template.render(
-                messages=messages,
-                tools=self._tools,
-                documents=None,
-                add_generation_prompt=prompt,
-                bos_token="<|bos|>",
-                eos_token=EOS,
-                pad_token="<|pad|>",
-                unk_token="<|unk|>",
-                **self._form.extra,
-            )
-        except NotRendered:
-            raise
-        except Exception as error:
-            raise NotRendered(f"{type(error).__name__}: {error}") from error
+        tools = deepcopy(self._tools)  # some templates change what they get
+        return self._template(messages=messages, tools=tools, add_generation_prompt=prompt, **self.form.extra)
+
+    def _prompt(self) -> str:
+        """What follows the question in the prompt of an answer."""
+        key = json.dumps((self.form.system, self.form.extra))
+        if key not in self._asked:
+            self._asked[key] = _after_question(self._render(self._question(), prompt=True))
+        return self._asked[key]
 
     def _question(self) -> list[Json]:
-        system = [{"role": "system", "content": "wxSystem"}] if self._form.system else []
+        system = [{"role": "system", "content": "wxSystem"}] if self.form.system else []
         return [*system, {"role": "user", "content": ASKED}]
 
     def _messages(self, calls: Iterable[Call], content: str | None = None, reasoning: str | None = None) -> list[Json]:
-        form = self._form
+        form = self.form
         answer: Json = {"role": "assistant", "content": form.empty if content is None else content}
         if reasoning is not None:
             answer[form.reasoning] = reasoning
@@ -224,9 +198,8 @@ class ChatTemplate:
     def turn(self, calls: Sequence[Call], content: str | None = None, reasoning: str | None = None) -> Turn:
         """The turn of a model that answers with this. Raises `NotRendered`."""
         whole = self._render(self._messages(calls, content, reasoning))
-        asked = _after_question(self._render(self._question(), prompt=True))
         rest = _after_question(whole)
-        start, left = _matched(asked, rest)
+        start, left = _matched(self._prompt(), rest)
         if left and self._lead is not None and rest.startswith(self._lead) and len(self._lead) > start:
             start = len(self._lead)
         text, prompt = rest[start:], whole[: len(whole) - len(rest) + start]
@@ -236,7 +209,8 @@ class ChatTemplate:
         for name, arguments in calls:
             pinned += [name, *arguments, *_written(arguments.values())]
         last = max((text.rfind(pin) + len(pin) for pin in pinned if pin and pin in text), default=0)
-        ends = [at for end in END_MARKS if (at := text.find(end, last)) >= 0]
+        marks = (*END_MARKS, self._end) if self._end else END_MARKS
+        ends = [at for end in marks if (at := text.find(end, last)) >= 0]
         return Turn(text[: min(ends, default=len(text))], prompt)
 
 
@@ -275,15 +249,27 @@ def _alike(a: str, b: str) -> int:
     return next((at for at in range(size) if a[at] != b[at]), size)
 
 
-def _shared(a: str, b: str) -> int:
+def common_start(a: str, b: str) -> int:
     """How far the texts begin alike, without a cut through a mark or a word."""
     at = _alike(a, b)
     return min(_whole_marks(a, at), _whole_marks(b, at))
 
 
+def common_end(a: str, b: str) -> int:
+    """How many characters the texts end with alike, without a cut through a mark or a word."""
+    size = _alike(a[::-1], b[::-1])
+    while size and not (_cuts_nothing(a, len(a) - size) and _cuts_nothing(b, len(b) - size)):
+        size -= 1
+    return size
+
+
+def _cuts_nothing(text: str, at: int) -> bool:
+    return _whole_marks(text, at) == at
+
+
 def _whole_marks(text: str, at: int) -> int:
     """The place at `at` or before that cuts no mark and no word."""
-    for mark in _MARK.finditer(text, max(0, at - _MARK_SIZE), at + _MARK_SIZE):
+    for mark in MARK.finditer(text, max(0, at - _MARK_SIZE), at + _MARK_SIZE):
         if mark.start() < at < mark.end():
             return mark.start()
     while 0 < at < len(text) and text[at - 1].isalnum() and text[at].isalnum():

@@ -1,0 +1,1 @@
+"""Which format a model writes: see `gateway.detection.choice`."""

@@ -1,0 +1,189 @@
+"""Chooses the format of a model that its configuration leaves open.
+
+Marks in the template say what the format may be (`normalizers.detect`), the template's own renders whether it is: the
+format has to read them back. A built-in format that does so wins; else one is derived from the template
+(`normalizers.derive`); else the marks decide alone. A process renders the template, once: the result is kept in the
+user's cache by the template's hash. Whatever goes wrong there changes nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import normalizers
+from gateway.backends.about import About
+from gateway.config.folders import USER
+from gateway.schema.pool import ENVIRONMENT
+from normalizers import Detection, FormatSpec, detect, registry
+
+log = logging.getLogger("ctxgate")
+
+SECONDS = 2.0
+"""Processor time for one template. Of 120 real ones, the slowest takes 0.1 s."""
+WALL_SECONDS = 10.0
+"""Limit for one template on a busy machine, the process's start included."""
+MAX_TEMPLATE = 1 << 20
+"""Characters of a template. The largest real ones have 30,000."""
+MAX_KEPT = 4096
+"""Bytes of a result. A larger one is no format."""
+
+
+class Trip(msgspec.Struct, frozen=True):
+    """A `normalizers.derive.RoundTrip`, from the process or from the cache."""
+
+    format: str = ""
+    fields: dict[str, Any] | None = None
+    evidence: tuple[str, ...] = ()
+    probes: int = 0
+    reason: str = ""
+
+
+NONE = Trip()
+
+
+class Choice(msgspec.Struct, frozen=True):
+    """found: the format and what shows it; None if nothing does. fields: of a derived format, as config.yaml takes
+    them. probes: how many conversations of the template the format reads back. reason: why none reads them."""
+
+    found: Detection | None
+    fields: dict[str, Any] | None = None
+    probes: int = 0
+    reason: str = ""
+
+    @property
+    def spec(self) -> FormatSpec | None:
+        if self.found is None:
+            return None
+        return registry.get(self.found.format) if self.fields is None else registry.define(self.fields)
+
+    def in_config(self) -> str:
+        """A derived format as it stands in config.yaml."""
+        import yaml
+
+        written: str = yaml.safe_dump(
+            {"tool_call_format": self.fields}, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+        )
+        return written
+
+
+def choose(known: About) -> Choice:
+    """The format of a model's calls. Blocks while a process renders the template, up to `WALL_SECONDS`."""
+    detected = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+    trip = _trip(template_of(known.template), detected.format if detected is not None else "")
+    if trip.fields is not None:
+        try:
+            registry.define(trip.fields)
+        except registry.UnknownFormat:
+            return Choice(detected)  # kept by another version
+        return Choice(Detection("derived", "chat template", trip.evidence), trip.fields, trip.probes)
+    if trip.format and (detected is None or trip.format != detected.format) and trip.format in registry.names():
+        return Choice(Detection(trip.format, "chat template", trip.evidence), None, trip.probes)
+    return Choice(detected, None, trip.probes, trip.reason)
+
+
+def template_of(text: str | None) -> str:
+    """The template that is used with tools, where a model has several by name; empty if it has none."""
+    if not text or not text.lstrip().startswith("["):
+        return text or ""
+    try:
+        named = {entry["name"]: entry["template"] for entry in json.loads(text)}
+    except (ValueError, TypeError, KeyError):
+        return text
+    return str(named.get("tool_use") or named.get("default") or "")
+
+
+_LOCK = threading.Lock()
+"""One process at a time: a gateway with many models inspects them at once."""
+_SEEN: dict[str, Trip] = {}
+MAX_SEEN = 256
+
+
+def _trip(template: str, detected: str) -> Trip:
+    # A template that shows past calls reads them by this name.
+    if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
+        return NONE
+    key = hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
+    found = _SEEN.get(key)  # without waiting for the process of another template
+    if found is None:
+        with _LOCK:
+            found = _SEEN.get(key) or _kept_or_made(folder() / f"{key}.json", template, detected)
+            if len(_SEEN) >= MAX_SEEN:
+                _SEEN.clear()
+            _SEEN[key] = found
+    return found
+
+
+@cache
+def _rules() -> str:
+    """What a result depends on besides the template: the readers, the formats and how others are derived."""
+    sources = sorted(Path(normalizers.__file__).parent.rglob("*.py"))
+    return hashlib.sha256(b"\0".join(source.read_bytes() for source in sources)).hexdigest()
+
+
+def folder() -> Path:
+    """Where results are kept."""
+    return USER.user_cache_path / "formats"
+
+
+def _kept_or_made(file: Path, template: str, detected: str) -> Trip:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=Trip)
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:  # DecodeError is a ValueError
+        log.warning("can't read %s, renders the chat template again: %s", file, error)
+    trip, lasts = _made(template, detected)
+    if lasts:
+        _keep(file, trip)
+    return trip
+
+
+def _made(template: str, detected: str) -> tuple[Trip, bool]:
+    """The result, and whether another attempt would give the same."""
+    question = json.dumps({"template": template, "detected": detected, "seconds": SECONDS}).encode()
+    try:
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "gateway.detection.worker"],
+            input=question,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
+            cwd="/",
+            timeout=WALL_SECONDS,
+            start_new_session=True,  # Ctrl-C is for the gateway
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Trip(reason=f"the template wasn't rendered within {WALL_SECONDS:g} s"), False
+    except OSError as error:
+        return Trip(reason=f"no process renders the template: {error}"), False
+    if done.returncode == -signal.SIGPROF:
+        return Trip(reason=f"the template takes longer than {SECONDS:g} s of processor time"), True
+    if done.returncode or len(done.stdout) > MAX_KEPT:
+        return Trip(reason=f"the process that renders the template ended with {done.returncode}"), False
+    try:
+        return msgspec.json.decode(done.stdout, type=Trip), True
+    except ValueError:
+        return Trip(reason="the process that renders the template gave no result"), False
+
+
+def _keep(file: Path, trip: Trip) -> None:
+    fresh = file.with_suffix(f".{os.getpid()}")
+    try:
+        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.write_bytes(msgspec.json.encode(trip))
+        fresh.replace(file)
+    except OSError as error:
+        log.warning("can't keep the format of a chat template: %s", error)
