@@ -60,8 +60,12 @@ def _item(role: str, text: str) -> Json:
 
 
 RESPONSES_END = ("response.completed", "response.incomplete")
+RESPONSE = ("id", "output", "usage", "status")
 
+MODELS = Step("GET", "/v1/models", has=("data",))
+TAGS = Step("GET", "/api/tags", has=("models",))
 WHOLE = Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage"))
+MESSAGE = Step("POST", "/v1/messages", {"messages": [SAY], "max_tokens": 8}, has=("content", "stop_reason", "usage"))
 
 CODEX_TOOLS: list[Json] = [
     {"type": "function", **FUNCTION, "strict": False},
@@ -284,7 +288,7 @@ set_tracing_disabled(True)
                 "POST",
                 "/v1/responses",
                 {"input": [SAY], "tools": [CODEX_TOOLS[0]], "max_output_tokens": 8, "include": []},
-                has=("id", "output", "usage", "status"),
+                has=RESPONSE,
             ),
         ),
     ),
@@ -337,7 +341,7 @@ models:
       contextLength: 32768
 """,
         (
-            Step("GET", "/v1/models", has=("data",)),
+            MODELS,
             _chat(tools=TOOLS),
             Step(
                 "POST",
@@ -357,11 +361,87 @@ export OPENAI_API_KEY=unused
 open-webui serve
 """,
         (
-            Step("GET", "/v1/models", has=("data",)),
+            MODELS,
             _chat(),
             Step("GET", "/api/version", has=("version",)),
-            Step("GET", "/api/tags", has=("models",)),
+            TAGS,
         ),
+    ),
+    "openai": Contract(
+        "your program",
+        """\
+from openai import OpenAI
+
+client = OpenAI(base_url="http://127.0.0.1:4000/v1", api_key="unused")
+""",
+        (MODELS, WHOLE, _chat(tools=TOOLS), Step("POST", "/v1/responses", {"input": "Say hi."}, has=RESPONSE)),
+    ),
+    "anthropic": Contract(
+        "your program",
+        """\
+from anthropic import Anthropic
+
+client = Anthropic(base_url="http://127.0.0.1:4000", api_key="unused")
+""",
+        (MESSAGE,),
+    ),
+    "litellm": Contract(
+        "your program",
+        """\
+local = {"model": "openai/<model>", "api_base": "http://127.0.0.1:4000/v1", "api_key": "unused"}
+""",
+        (WHOLE, _chat(tools=TOOLS)),
+    ),
+    "llm": Contract(
+        "extra-openai-models.yaml, in the folder of `llm logs path`",
+        """\
+- model_id: local
+  model_name: <model>
+  api_base: http://127.0.0.1:4000/v1
+  supports_tools: true
+""",
+        (_chat(tools=TOOLS),),
+    ),
+    "instructor": Contract(
+        "your program",
+        """\
+import instructor
+from openai import OpenAI
+
+client = instructor.from_openai(OpenAI(base_url="http://127.0.0.1:4000/v1", api_key="unused"))
+""",
+        (
+            Step(
+                "POST",
+                "/v1/chat/completions",
+                {"messages": [SAY], "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "shell"}}},
+                has=("choices", "usage"),
+            ),
+        ),
+    ),
+    "ollama": Contract(
+        "your program",
+        """\
+from ollama import Client
+
+client = Client(host="http://127.0.0.1:4000")
+""",
+        (
+            TAGS,
+            Step("POST", "/api/chat", {"messages": [SAY], "stream": False}, has=("message", "done_reason")),
+        ),
+    ),
+    "any": Contract(
+        "the environment",
+        """\
+export OPENAI_BASE_URL=http://127.0.0.1:4000/v1
+export OPENAI_API_BASE=http://127.0.0.1:4000/v1
+export OPENAI_API_KEY=unused
+export ANTHROPIC_BASE_URL=http://127.0.0.1:4000
+export ANTHROPIC_AUTH_TOKEN=unused
+export OLLAMA_HOST=http://127.0.0.1:4000
+""",
+        (MODELS, WHOLE, MESSAGE, TAGS),
     ),
 }
 
