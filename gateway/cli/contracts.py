@@ -1,15 +1,22 @@
-"""The requests of well-known clients, and their configuration: data for `ctxgate doctor --client`."""
+"""The one table of well-known clients: what they ask, how they are configured, how they are started.
+
+`ctxgate doctor --client` and `ctxgate launch` read it, and docs/clients has a page for each row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Json = dict[str, Any]
 
 ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "<model>", "32768"
 """Placeholders in a snippet for the gateway's address, the model and its context window."""
+KEY, FOLDER = "unused", "<folder>"
+"""Those for the key, and for the folder of a start's own files."""
+KEY_VARIABLE = "CTXGATE_KEY"
+"""Has the key in a program that `ctxgate launch` starts, so that no file and no command line has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,38 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """A client that is a program of its own.
+
+    command: its name on the PATH. install: the command that installs it. given: how one start takes the snippet in
+    place of the user's file. As variables that the snippet exports; as settings, which are these variables in JSON for
+    `--settings`, too, since those of the user's file would win; as overrides, `-c key=value` of TOML; as options,
+    `--key=value` of plain YAML; as content of the variable `reads`; as a file that this variable names.
+    options: before the person's own. variables: further ones. clears: those that would lead it elsewhere. keyed: what
+    of the snippet becomes what if the gateway needs a key.
+    first, more: its words for the first and the second turn of a conversation without a person. Without `more`, the
+    doctor doesn't run it.
+    """
+
+    command: str
+    install: str
+    given: Literal["exports", "settings", "overrides", "options", "content", "file"]
+    reads: str = ""
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    clears: tuple[str, ...] = ()
+    keyed: tuple[str, str] = (KEY, KEY)
+    first: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
-    """place: the file or dialog for the snippet.
+    """place: the file or dialog for the snippet. also: further files and their snippets.
 
     first_request: tokens for which a first request of a fresh start needs room; 0 for clients that send only what
-    you write. window: the smallest context window in which the client can work.
+    you write. window: the smallest context window in which the client can work. tools: whether it needs a model that
+    calls them.
     """
 
     place: str
@@ -41,6 +75,9 @@ class Contract:
     steps: tuple[Step, ...]
     first_request: int = 0
     window: int = 0
+    tools: bool = False
+    also: Mapping[str, str] = field(default_factory=dict)
+    program: Program | None = None
 
 
 SCHEMA: Json = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
@@ -94,6 +131,7 @@ CLAUDE: Json = {
     "metadata": {"user_id": "x"},
 }
 
+_READ_ONLY = ("--sandbox", "read-only", "--skip-git-repo-check")
 CONTRACTS: Mapping[str, Contract] = {
     "codex": Contract(
         "~/.codex/config.toml",
@@ -135,6 +173,15 @@ stream_max_retries = 3
         ),
         first_request=8193,
         window=16384,
+        tools=True,
+        program=Program(
+            "codex",
+            "npm install -g @openai/codex",
+            "overrides",
+            keyed=('wire_api = "responses"\n', f'wire_api = "responses"\nenv_key = "{KEY_VARIABLE}"\n'),
+            first=("exec", *_READ_ONLY),
+            more=("exec", *_READ_ONLY, "resume", "--last"),
+        ),
     ),
     "claude-code": Contract(
         "the environment",
@@ -145,6 +192,7 @@ export ANTHROPIC_MODEL=<model>
 export ANTHROPIC_DEFAULT_OPUS_MODEL=<model>
 export ANTHROPIC_DEFAULT_SONNET_MODEL=<model>
 export ANTHROPIC_DEFAULT_HAIKU_MODEL=<model>
+export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
 export DISABLE_AUTOUPDATER=1
 claude
@@ -162,6 +210,20 @@ claude
         ),
         first_request=39126,
         window=65536,
+        tools=True,
+        program=Program(
+            "claude",
+            "npm install -g @anthropic-ai/claude-code",
+            "settings",
+            clears=(
+                "ANTHROPIC_API_KEY",
+                "CLAUDE_CODE_USE_BEDROCK",
+                "CLAUDE_CODE_USE_VERTEX",
+                "CLAUDE_CODE_USE_FOUNDRY",
+            ),
+            first=("-p",),
+            more=("--continue", "-p"),
+        ),
     ),
     "opencode": Contract(
         "~/.config/opencode/opencode.json",
@@ -187,6 +249,16 @@ claude
         (_chat(tools=TOOLS, tool_choice="auto"),),
         first_request=14435,
         window=32768,
+        tools=True,
+        program=Program(
+            "opencode",
+            "npm install -g opencode-ai",
+            "content",
+            reads="OPENCODE_CONFIG_CONTENT",
+            keyed=(KEY, f"{{env:{KEY_VARIABLE}}}"),
+            first=("run",),
+            more=("run", "--continue"),
+        ),
     ),
     "aider": Contract(
         "~/.aider.conf.yml",
@@ -199,6 +271,25 @@ check-update: false
         (_chat(messages=[{"role": "system", "content": "Act as an expert software developer."}, SAY], temperature=0),),
         first_request=9400,
         window=16384,
+        also={
+            "~/.aider.model.metadata.json": """\
+{
+  "openai/<model>": {
+    "litellm_provider": "openai",
+    "mode": "chat",
+    "max_input_tokens": 32768,
+    "max_output_tokens": 4096
+  }
+}
+"""
+        },
+        program=Program(
+            "aider",
+            "python -m pip install aider-install && aider-install",
+            "options",
+            options=("--model-metadata-file", f"{FOLDER}/.aider.model.metadata.json"),
+            variables={"AIDER_OPENAI_API_KEY": KEY},
+        ),
     ),
     "qwen-code": Contract(
         "~/.qwen/settings.json",
@@ -216,6 +307,17 @@ check-update: false
         (_chat(tools=TOOLS),),
         first_request=18489,
         window=32768,
+        tools=True,
+        program=Program(
+            "qwen",
+            "npm install -g @qwen-code/qwen-code",
+            "file",
+            # These settings stand above the user's, but below the variables.
+            reads="QWEN_CODE_SYSTEM_SETTINGS_PATH",
+            variables={"OPENAI_BASE_URL": f"{ADDRESS}/v1", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL},
+            keyed=(KEY, f"${{{KEY_VARIABLE}}}"),
+            more=("--continue",),
+        ),
     ),
     "pydantic-ai": Contract(
         "your program",
@@ -321,6 +423,7 @@ Context Window Size: 32768
         ),
         first_request=12000,
         window=32768,
+        tools=True,
     ),
     "continue": Contract(
         "~/.continue/config.yaml",
@@ -365,6 +468,14 @@ open-webui serve
             _chat(),
             Step("GET", "/api/version", has=("version",)),
             TAGS,
+        ),
+        program=Program(
+            "open-webui",
+            "python -m pip install open-webui",
+            "exports",
+            options=("serve",),
+            # Else what its database has from an earlier start counts, and it keeps this start's.
+            variables={"ENABLE_PERSISTENT_CONFIG": "false"},
         ),
     ),
     "openai": Contract(
@@ -445,7 +556,14 @@ export OLLAMA_HOST=http://127.0.0.1:4000
     ),
 }
 
+CLIENTS: Mapping[str, str] = {
+    **{name: name for name in CONTRACTS},
+    **{contract.program.command: name for name, contract in CONTRACTS.items() if contract.program is not None},
+}
+"""What a person may call a client, a program by its command, too → its name in `CONTRACTS`."""
 
-def snippet(contract: Contract, address: str, model: str, window: int | None) -> str:
-    text = contract.snippet.replace(ADDRESS, address).replace(MODEL, model)
+
+def filled(text: str, address: str, model: str, window: int | None) -> str:
+    """The text with what its placeholders stand for. window: None leaves a usual one there."""
+    text = text.replace(ADDRESS, address).replace(MODEL, model)
     return text if window is None else text.replace(WINDOW, str(window))
