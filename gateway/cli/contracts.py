@@ -1,15 +1,22 @@
-"""The requests of well-known clients, and their configuration: data for `ctxgate doctor --client`."""
+"""The one table of well-known clients: what they ask, how they are configured, how they are started.
+
+`ctxgate doctor --client` and `ctxgate launch` read it, and docs/clients has a page for each row.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 Json = dict[str, Any]
 
 ADDRESS, MODEL, WINDOW = "http://127.0.0.1:4000", "<model>", "32768"
 """Placeholders in a snippet for the gateway's address, the model and its context window."""
+KEY, FOLDER = "unused", "<folder>"
+"""Those for the key, and for the folder of a start's own files."""
+KEY_VARIABLE = "CTXGATE_KEY"
+"""Has the key in a program that `ctxgate launch` starts, so that no file and no command line has it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +36,38 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
+class Program:
+    """A client that is a program of its own.
+
+    command: its name on the PATH. install: the command that installs it. given: how one start takes the snippet in
+    place of the user's file. As variables that the snippet exports; as settings, which are these variables in JSON for
+    `--settings`, too, since those of the user's file would win; as overrides, `-c key=value` of TOML; as options,
+    `--key=value` of plain YAML; as content of the variable `reads`; as a file that this variable names.
+    options: before the person's own. variables: further ones. clears: those that would lead it elsewhere. keyed: what
+    of the snippet becomes what if the gateway needs a key.
+    first, more: its words for the first and the second turn of a conversation without a person. Without `more`, the
+    doctor doesn't run it.
+    """
+
+    command: str
+    install: str
+    given: Literal["exports", "settings", "overrides", "options", "content", "file"]
+    reads: str = ""
+    options: tuple[str, ...] = ()
+    variables: Mapping[str, str] = field(default_factory=dict)
+    clears: tuple[str, ...] = ()
+    keyed: tuple[str, str] = (KEY, KEY)
+    first: tuple[str, ...] = ()
+    more: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Contract:
-    """place: the file or dialog for the snippet.
+    """place: the file or dialog for the snippet. also: further files and their snippets.
 
     first_request: tokens for which a first request of a fresh start needs room; 0 for clients that send only what
-    you write. window: the smallest context window in which the client can work.
+    you write. window: the smallest context window in which the client can work. tools: whether it needs a model that
+    calls them.
     """
 
     place: str
@@ -41,6 +75,9 @@ class Contract:
     steps: tuple[Step, ...]
     first_request: int = 0
     window: int = 0
+    tools: bool = False
+    also: Mapping[str, str] = field(default_factory=dict)
+    program: Program | None = None
 
 
 SCHEMA: Json = {"type": "object", "properties": {"cmd": {"type": "string"}}, "required": ["cmd"]}
@@ -60,8 +97,12 @@ def _item(role: str, text: str) -> Json:
 
 
 RESPONSES_END = ("response.completed", "response.incomplete")
+RESPONSE = ("id", "output", "usage", "status")
 
+MODELS = Step("GET", "/v1/models", has=("data",))
+TAGS = Step("GET", "/api/tags", has=("models",))
 WHOLE = Step("POST", "/v1/chat/completions", {"messages": [SAY], "max_tokens": 8}, has=("choices", "usage"))
+MESSAGE = Step("POST", "/v1/messages", {"messages": [SAY], "max_tokens": 8}, has=("content", "stop_reason", "usage"))
 
 CODEX_TOOLS: list[Json] = [
     {"type": "function", **FUNCTION, "strict": False},
@@ -90,6 +131,7 @@ CLAUDE: Json = {
     "metadata": {"user_id": "x"},
 }
 
+_READ_ONLY = ("--sandbox", "read-only", "--skip-git-repo-check")
 CONTRACTS: Mapping[str, Contract] = {
     "codex": Contract(
         "~/.codex/config.toml",
@@ -131,6 +173,15 @@ stream_max_retries = 3
         ),
         first_request=8193,
         window=16384,
+        tools=True,
+        program=Program(
+            "codex",
+            "npm install -g @openai/codex",
+            "overrides",
+            keyed=('wire_api = "responses"\n', f'wire_api = "responses"\nenv_key = "{KEY_VARIABLE}"\n'),
+            first=("exec", *_READ_ONLY),
+            more=("exec", *_READ_ONLY, "resume", "--last"),
+        ),
     ),
     "claude-code": Contract(
         "the environment",
@@ -141,6 +192,7 @@ export ANTHROPIC_MODEL=<model>
 export ANTHROPIC_DEFAULT_OPUS_MODEL=<model>
 export ANTHROPIC_DEFAULT_SONNET_MODEL=<model>
 export ANTHROPIC_DEFAULT_HAIKU_MODEL=<model>
+export CLAUDE_CODE_MAX_CONTEXT_TOKENS=32768
 export CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC=1
 export DISABLE_AUTOUPDATER=1
 claude
@@ -158,6 +210,20 @@ claude
         ),
         first_request=39126,
         window=65536,
+        tools=True,
+        program=Program(
+            "claude",
+            "npm install -g @anthropic-ai/claude-code",
+            "settings",
+            clears=(
+                "ANTHROPIC_API_KEY",
+                "CLAUDE_CODE_USE_BEDROCK",
+                "CLAUDE_CODE_USE_VERTEX",
+                "CLAUDE_CODE_USE_FOUNDRY",
+            ),
+            first=("-p",),
+            more=("--continue", "-p"),
+        ),
     ),
     "opencode": Contract(
         "~/.config/opencode/opencode.json",
@@ -183,6 +249,16 @@ claude
         (_chat(tools=TOOLS, tool_choice="auto"),),
         first_request=14435,
         window=32768,
+        tools=True,
+        program=Program(
+            "opencode",
+            "npm install -g opencode-ai",
+            "content",
+            reads="OPENCODE_CONFIG_CONTENT",
+            keyed=(KEY, f"{{env:{KEY_VARIABLE}}}"),
+            first=("run",),
+            more=("run", "--continue"),
+        ),
     ),
     "aider": Contract(
         "~/.aider.conf.yml",
@@ -195,6 +271,25 @@ check-update: false
         (_chat(messages=[{"role": "system", "content": "Act as an expert software developer."}, SAY], temperature=0),),
         first_request=9400,
         window=16384,
+        also={
+            "~/.aider.model.metadata.json": """\
+{
+  "openai/<model>": {
+    "litellm_provider": "openai",
+    "mode": "chat",
+    "max_input_tokens": 32768,
+    "max_output_tokens": 4096
+  }
+}
+"""
+        },
+        program=Program(
+            "aider",
+            "python -m pip install aider-install && aider-install",
+            "options",
+            options=("--model-metadata-file", f"{FOLDER}/.aider.model.metadata.json"),
+            variables={"AIDER_OPENAI_API_KEY": KEY},
+        ),
     ),
     "qwen-code": Contract(
         "~/.qwen/settings.json",
@@ -212,6 +307,17 @@ check-update: false
         (_chat(tools=TOOLS),),
         first_request=18489,
         window=32768,
+        tools=True,
+        program=Program(
+            "qwen",
+            "npm install -g @qwen-code/qwen-code",
+            "file",
+            # These settings stand above the user's, but below the variables.
+            reads="QWEN_CODE_SYSTEM_SETTINGS_PATH",
+            variables={"OPENAI_BASE_URL": f"{ADDRESS}/v1", "OPENAI_API_KEY": KEY, "OPENAI_MODEL": MODEL},
+            keyed=(KEY, f"${{{KEY_VARIABLE}}}"),
+            more=("--continue",),
+        ),
     ),
     "pydantic-ai": Contract(
         "your program",
@@ -284,7 +390,7 @@ set_tracing_disabled(True)
                 "POST",
                 "/v1/responses",
                 {"input": [SAY], "tools": [CODEX_TOOLS[0]], "max_output_tokens": 8, "include": []},
-                has=("id", "output", "usage", "status"),
+                has=RESPONSE,
             ),
         ),
     ),
@@ -317,6 +423,7 @@ Context Window Size: 32768
         ),
         first_request=12000,
         window=32768,
+        tools=True,
     ),
     "continue": Contract(
         "~/.continue/config.yaml",
@@ -337,7 +444,7 @@ models:
       contextLength: 32768
 """,
         (
-            Step("GET", "/v1/models", has=("data",)),
+            MODELS,
             _chat(tools=TOOLS),
             Step(
                 "POST",
@@ -357,15 +464,106 @@ export OPENAI_API_KEY=unused
 open-webui serve
 """,
         (
-            Step("GET", "/v1/models", has=("data",)),
+            MODELS,
             _chat(),
             Step("GET", "/api/version", has=("version",)),
-            Step("GET", "/api/tags", has=("models",)),
+            TAGS,
         ),
+        program=Program(
+            "open-webui",
+            "python -m pip install open-webui",
+            "exports",
+            options=("serve",),
+            # Else what its database has from an earlier start counts, and it keeps this start's.
+            variables={"ENABLE_PERSISTENT_CONFIG": "false"},
+        ),
+    ),
+    "openai": Contract(
+        "your program",
+        """\
+from openai import OpenAI
+
+client = OpenAI(base_url="http://127.0.0.1:4000/v1", api_key="unused")
+""",
+        (MODELS, WHOLE, _chat(tools=TOOLS), Step("POST", "/v1/responses", {"input": "Say hi."}, has=RESPONSE)),
+    ),
+    "anthropic": Contract(
+        "your program",
+        """\
+from anthropic import Anthropic
+
+client = Anthropic(base_url="http://127.0.0.1:4000", api_key="unused")
+""",
+        (MESSAGE,),
+    ),
+    "litellm": Contract(
+        "your program",
+        """\
+local = {"model": "openai/<model>", "api_base": "http://127.0.0.1:4000/v1", "api_key": "unused"}
+""",
+        (WHOLE, _chat(tools=TOOLS)),
+    ),
+    "llm": Contract(
+        "extra-openai-models.yaml, in the folder of `llm logs path`",
+        """\
+- model_id: local
+  model_name: <model>
+  api_base: http://127.0.0.1:4000/v1
+  supports_tools: true
+""",
+        (_chat(tools=TOOLS),),
+    ),
+    "instructor": Contract(
+        "your program",
+        """\
+import instructor
+from openai import OpenAI
+
+client = instructor.from_openai(OpenAI(base_url="http://127.0.0.1:4000/v1", api_key="unused"))
+""",
+        (
+            Step(
+                "POST",
+                "/v1/chat/completions",
+                {"messages": [SAY], "tools": TOOLS, "tool_choice": {"type": "function", "function": {"name": "shell"}}},
+                has=("choices", "usage"),
+            ),
+        ),
+    ),
+    "ollama": Contract(
+        "your program",
+        """\
+from ollama import Client
+
+client = Client(host="http://127.0.0.1:4000")
+""",
+        (
+            TAGS,
+            Step("POST", "/api/chat", {"messages": [SAY], "stream": False}, has=("message", "done_reason")),
+        ),
+    ),
+    "any": Contract(
+        "the environment",
+        """\
+export OPENAI_BASE_URL=http://127.0.0.1:4000/v1
+export OPENAI_API_BASE=http://127.0.0.1:4000/v1
+export OPENAI_API_KEY=unused
+export ANTHROPIC_BASE_URL=http://127.0.0.1:4000
+export ANTHROPIC_AUTH_TOKEN=unused
+export OLLAMA_HOST=http://127.0.0.1:4000
+""",
+        (MODELS, WHOLE, MESSAGE, TAGS),
     ),
 }
 
+CLIENTS: Mapping[str, str] = {
+    **{name: name for name in CONTRACTS},
+    **{contract.program.command: name for name, contract in CONTRACTS.items() if contract.program is not None},
+}
+"""What a person may call a client, a program by its command, too → its name in `CONTRACTS`."""
 
-def snippet(contract: Contract, address: str, model: str, window: int | None) -> str:
-    text = contract.snippet.replace(ADDRESS, address).replace(MODEL, model)
+
+def filled(text: str, address: str, model: str, window: int | None) -> str:
+    """The text with what its placeholders stand for. window: None leaves a usual one there."""
+    text = text.replace(ADDRESS, address).replace(MODEL, model)
     return text if window is None else text.replace(WINDOW, str(window))

@@ -14,7 +14,7 @@ import click
 from msgspec.structs import replace
 
 from gateway.cli.client import PROBE_SECONDS, RunningGateway, base_url, foreign, headers, transport
-from gateway.cli.contracts import CONTRACTS, Contract, Step, snippet
+from gateway.cli.contracts import CLIENTS, CONTRACTS, Contract, Step, filled
 from gateway.cli.findings import Finding, State, shown
 from gateway.cli.options import Command, config_option, configuration, port_option, url_option
 from gateway.cli.running import located
@@ -50,7 +50,7 @@ GGUF_RUNTIMES = ("llama.cpp", "llama-cpp-python")
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
-@click.option("--client", type=click.Choice(sorted(CONTRACTS)), help="Ask what this client would ask.")
+@click.option("--client", type=click.Choice(sorted(CLIENTS)), help="Ask what this client would ask.")
 @click.option("--model", metavar="NAME", help="The model for --client (default: the active one).")
 @url_option
 @port_option
@@ -67,12 +67,15 @@ def doctor(config: Path | None, client: str | None, model: str | None, url: str 
     findings: Iterator[Finding]
     if client is not None:
         chosen = loaded.resolve(model, "chat")
-        contract = CONTRACTS[client]
-        text = snippet(contract, base_url(loaded.server), chosen.name, chosen.context_window)
+        client = CLIENTS[client]
+        contract, address = CONTRACTS[client], base_url(loaded.server)
+        text = filled(contract.snippet, address, chosen.name, chosen.context_window)
         say(f"# {contract.place}\n{text}")
+        for place, more in contract.also.items():
+            say(f"# {place}\n{filled(more, address, chosen.name, chosen.context_window)}")
         room = list(_window(client, contract, loaded, chosen))
         fits = all(found.state != "wrong" for found in room)
-        turns = _two_turns(client, contract, text, loaded, chosen) if fits else iter(())
+        turns = _two_turns(contract, text, loaded, chosen) if fits else iter(())
         findings = chain(room, _client_findings(contract, loaded, chosen), turns)
     else:
         findings = _findings(loaded)
@@ -352,15 +355,15 @@ def _window(client: str, contract: Contract, config: Config, model: Model) -> It
     yield Finding("wrong" if window <= first else "note", "window", text, cure)
 
 
-def _two_turns(client: str, contract: Contract, text: str, config: Config, model: Model) -> Iterator[Finding]:
+def _two_turns(contract: Contract, text: str, config: Config, model: Model) -> Iterator[Finding]:
     """Runs a coding agent against the gateway, which must run; nothing for other clients."""
-    from gateway.cli.two_turns import PROGRAMS, NoTurn, installed, two_turns
+    from gateway.cli.two_turns import NoTurn, two_turns
 
-    if client not in PROGRAMS:
+    program, about, server = contract.program, "two turns", config.server
+    if program is None or not program.more:
         return
-    about, server = "two turns", config.server
-    if not installed(client):
-        yield Finding("note", about, f"not run: {PROGRAMS[client].first[0]} isn't on the PATH")
+    if shutil.which(program.command) is None:
+        yield Finding("note", about, f"not run: {program.command} isn't on the PATH", f"install it: {program.install}")
     elif server.https is not None:
         yield Finding("note", about, "not run: the programs don't know the gateway's certificate")
     elif server.api_keys or server.uds is not None:
@@ -368,7 +371,7 @@ def _two_turns(client: str, contract: Contract, text: str, config: Config, model
     else:
         try:
             with RunningGateway(config.source, base_url(server)) as gateway:
-                turns = two_turns(client, contract, text, gateway)
+                turns = two_turns(program, contract.place, text, gateway)
         except NoTurn as error:
             yield Finding("note", about, str(error))
             return
@@ -376,7 +379,7 @@ def _two_turns(client: str, contract: Contract, text: str, config: Config, model
             yield Finding("wrong", about, error.message)
             return
         window = f" of {model.context_window}" if model.context_window is not None else ""
-        yield Finding("note", "first request", f"{turns.first} tokens{window}, as {PROGRAMS[client].first[0]} sent it")
+        yield Finding("note", "first request", f"{turns.first} tokens{window}, as {program.command} sent it")
         share = f"{turns.cached} of {turns.prompt} tokens of the second turn cached ({100 * turns.share:.0f} %)"
         yield Finding("ok" if turns.share >= LEAST_CACHED else "note", about, share)
         for place in turns.prefix:

@@ -27,7 +27,8 @@ examples:
 
 NOT_DETECTED = 1
 
-HEAD = ("FORMAT", "OTHER NAMES", "A CALL", "REASONING")
+HEAD = ("FORMAT", "OTHER NAMES", "REASONING", "A CALL")
+"""The calls stand last, where nothing has to be as wide as the longest of them."""
 MAX_REASON = 200
 """Characters shown of what a template says."""
 BREAK = "⏎"
@@ -66,15 +67,23 @@ def _show(found: list[dict[str, Any]]) -> None:
         show(whole)
         return
     show(
-        table(HEAD[:3], [_row(entry, f"{BREAK}\n")[:3] for entry in found]),
+        table((*HEAD[:2], HEAD[3]), [_without_reasoning(entry) for entry in found]),
         "\nctxgate formats --json shows how each format marks reasoning, too.",
     )
 
 
+def _without_reasoning(entry: dict[str, Any]) -> tuple[str, ...]:
+    name, aliases, _, call = _row(entry, f"{BREAK}\n")
+    return name, aliases, call
+
+
 def _row(entry: dict[str, Any], line_break: str) -> tuple[str, ...]:
-    reasoning = " ".join("…".join(pair) for pair in entry["reasoning"]) or "-"
+    first, *more = ["…".join(pair) for pair in entry["reasoning"]] or ["-"]
+    reasoning = f"{first} and {len(more)} more" if more else first
+    if entry["format"] == "auto":
+        reasoning = "(detected, too)"
     call = entry["example"].rstrip("\n").replace("\n", line_break)
-    return entry["format"], ", ".join(entry["aliases"]) or "-", call, reasoning
+    return entry["format"], ", ".join(entry["aliases"]) or "-", reasoning, call
 
 
 def _formats() -> list[dict[str, Any]]:

@@ -22,6 +22,7 @@ OWN = {
     "init": ("gateway.cli.init:init", "Write the default config.yaml."),
     "check": ("gateway.cli.check:check", "Check config.yaml."),
     "doctor": ("gateway.cli.doctor:doctor", "Check everything that serving needs, and try a client's requests."),
+    "launch": ("gateway.cli.launch:launch", "Start a coding agent with a model of this machine."),
     "plan": ("gateway.cli.plan:plan", "Show what a changed config.yaml would change."),
     "self": ("gateway.cli.self_check:itself", "Check that this installation of ctxgate is complete."),
     "status": ("gateway.cli.status:status", "Show what the running gateway does."),
@@ -45,6 +46,7 @@ examples:
   ctxgate pull smollm2-135m-instruct   fetch the default model, 98 MB, as the first `serve` does
   ctxgate serve                        then point any OpenAI client at http://127.0.0.1:4000/v1
   ctxgate chat                         try the active model here
+  ctxgate launch claude                start a coding agent with a model that suffices
   ctxgate check                        check config.yaml
 
 The configuration is _models/config.yaml in the working folder or in a folder above it,

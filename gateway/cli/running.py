@@ -32,9 +32,13 @@ def located(server: Server, file: Path | None, url: str | None = None, port: int
         return _at(server, url)
     if port is not None:
         return replace(server, uds=None, port=port)
-    if listens(server):
-        return server
-    return next((found for found in _running(server, file) if listens(found)), server)
+    return next((found for found in candidates(server, file) if listens(found)), server)
+
+
+def candidates(server: Server, file: Path | None) -> Iterator[Server]:
+    """Where to look for a gateway: as configured, then where one of this user's, with this configuration, runs."""
+    yield server
+    yield from _running(server, file)
 
 
 def _at(server: Server, url: str) -> Server:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -81,7 +82,7 @@ def _findings(file: Path | None) -> Iterator[Finding]:
     try:
         itself = metadata.distribution(NAME)
     except metadata.PackageNotFoundError:
-        cure = "install it: pip install 'ctxgate[llama,hub]', or scripts/install in a checkout"
+        cure = f"install it: pip install '.[llama,hub]' or scripts/install in {Path(__file__).parents[2]}"
         yield Finding("wrong", NAME, f"{__version__} at {Path(__file__).parents[1]} isn't installed as a package", cure)
         return
     yield from _version(itself)
@@ -288,9 +289,17 @@ def _writable(config: Config) -> Finding:
 def _install(itself: metadata.Distribution, extras: list[str], package: str | None = None) -> str:
     """The command that reinstalls ctxgate the way it was installed. package: only this one, if that is possible."""
     prefix = Path(sys.prefix)
-    whole = shlex.quote(f"{NAME}[{','.join(extras)}]" if extras else NAME)
-    if '"editable": true' in (itself.read_text("direct_url.json") or "") and not extras:
-        again = f"in {Path(__file__).parents[2]}: rm -f {prefix}/ctxgate-*; scripts/install"
+    named = f"{NAME}[{','.join(extras)}]" if extras else NAME
+    origin = json.loads(itself.read_text("direct_url.json") or "{}")
+    # No index has ctxgate: it comes again from where it came from.
+    whole = shlex.quote(f"{named} @ {origin['url']}" if "url" in origin else named)
+    if origin.get("dir_info", {}).get("editable"):
+        checkout = Path(__file__).parents[2]
+        if extras:
+            return (
+                f"{shlex.quote(sys.executable)} -m pip install -e {shlex.quote(named.replace(NAME, str(checkout), 1))}"
+            )
+        again = f"in {checkout}: rm -f {prefix}/ctxgate-*; scripts/install"
         return (
             f"{shlex.quote(sys.executable)} -m pip install --force-reinstall --no-deps {package}" if package else again
         )

@@ -5,18 +5,16 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gateway.cli.client import RunningGateway
-from gateway.cli.contracts import Contract
+from gateway.cli.contracts import Program
 
 TURN_SECONDS = 300.0
 """Bound on one turn of a client: a slow machine needs minutes for the first prompt."""
@@ -26,21 +24,6 @@ LONG = 0.5
 SHOWN_CHARS = 300
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
-    """How to run a client without a person. more: its command for the second turn of the same conversation."""
-
-    first: tuple[str, ...]
-    more: tuple[str, ...]
-
-
-_CODEX = ("--sandbox", "read-only", "--skip-git-repo-check")
-PROGRAMS: Mapping[str, Program] = {
-    "codex": Program(("codex", "exec", *_CODEX), ("codex", "exec", *_CODEX, "resume", "--last")),
-    "claude-code": Program(("claude", "-p"), ("claude", "--continue", "-p")),
-    "opencode": Program(("opencode", "run"), ("opencode", "run", "--continue")),
-    "qwen-code": Program(("qwen",), ("qwen", "--continue")),
-}
 DENIED = {"permission": {"bash": "deny", "edit": "deny", "webfetch": "deny"}}
 """opencode asks nobody before it runs what a model writes; without a person, the others refuse it."""
 
@@ -63,25 +46,20 @@ class Turns:
         return self.cached / self.prompt
 
 
-def installed(client: str) -> bool:
-    return client in PROGRAMS and shutil.which(PROGRAMS[client].first[0]) is not None
-
-
-def two_turns(client: str, contract: Contract, text: str, gateway: RunningGateway) -> Turns:
+def two_turns(program: Program, place: str, text: str, gateway: RunningGateway) -> Turns:
     """Runs the client twice, in a home and a working folder of its own.
 
-    text: its configuration, as the contract's snippet. Raises NoTurn, and what `RunningGateway.ask` raises.
+    text: its configuration, the contract's snippet for `place`. Raises NoTurn, and what `RunningGateway.ask` raises.
     """
-    program = PROGRAMS[client]
     with tempfile.TemporaryDirectory(prefix="ctxgate-doctor-") as name:
         home, work = Path(name) / "home", Path(name) / "work"
         work.mkdir()
         start = max((entry["id"] for entry in _log(gateway)), default=-1)
-        environment = _configured(contract.place, text, home)
-        _run((*program.first, FIRST), environment, work)
+        environment = _configured(place, text, home)
+        _run((program.command, *program.first, FIRST), environment, work)
         began = [entry for entry in _log(gateway) if entry["id"] > start]
         before = max((entry["id"] for entry in began), default=start)
-        _run((*program.more, SECOND), environment, work)
+        _run((program.command, *program.more, SECOND), environment, work)
         return _of([entry for entry in _log(gateway) if entry["id"] > before], began)
 
 

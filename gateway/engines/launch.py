@@ -47,7 +47,7 @@ async def adopted(model: Model, address: Address) -> bool:
                 await asyncio.sleep(POLLS.delay(looks))
             except (GatewayError, TimeoutError) as error:
                 raise ProviderUnavailable(
-                    f"model {model.name!r}: the server at {address} is not a {model.runtime} server"
+                    f"model {model.name!r}: the server at {address} does not answer as {model.runtime} does"
                     f" ({error or 'no answer'}); end it, or give the model another port",
                     code="port_in_use",
                 ) from error

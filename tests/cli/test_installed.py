@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 import subprocess
 import sys
 import sysconfig
@@ -24,11 +26,30 @@ SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
 HELLO = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
 
 
+def to_build() -> list[str]:
+    """The command of README.md that builds the wheel."""
+    (line,) = re.findall(r"^pip wheel [^#\n]*", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
+    return shlex.split(line)
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/service.md", "docs/cluster.md"])
+def test_no_index_is_asked_for_ctxgate(page: str) -> None:
+    """None has it: each line that installs it names the checkout, or a wheel that was made there."""
+    text = (ROOT / page).read_text("utf-8")
+    lines = [
+        *re.findall(r"^((?:pip|pipx|uv) .*)$", text, re.MULTILINE),
+        *re.findall(r"`((?:pip|pipx|uv) [^`]+)`", text),
+    ]
+    asked = [line for line in lines if re.search(r"'?\bctxgate(\[|'|$)", line) and "--find-links" not in line]
+    # This one adds an extra to what is installed; the page says so.
+    assert [line for line in asked if line != "pip install 'ctxgate[mcp]'"] == []
+
+
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The command `ctxgate` of the installed wheel. Its dependencies are those of this environment, not its code."""
     folder = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
+    build = [sys.executable, "-m", *to_build(), "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
     venv.create(folder / "venv", with_pip=True, symlinks=True)
     (wheel,) = folder.glob("*.whl")

@@ -65,7 +65,7 @@ FAULTS = (
         "normalizers/formats.py",
         "# edited\n",
         "files: changed: ",
-        "-m pip install --force-reinstall ctxgate",
+        "-m pip install --force-reinstall 'ctxgate @ file://",
     ),
     (
         "uvloop.py",
@@ -83,13 +83,13 @@ FAULTS = (
         "alembic-0.1.0.dist-info/METADATA",
         "Metadata-Version: 2.1\nName: alembic\nVersion: 0.1.0\n",
         "packages: alembic 0.1.0 isn't >=1.18",
-        "-m pip install --force-reinstall ctxgate",
+        "-m pip install --force-reinstall 'ctxgate @ file://",
     ),
     (
         "mlx_lm-0.1.0.dist-info/METADATA",
         "Metadata-Version: 2.1\nName: mlx-lm\nVersion: 0.1.0\n",
         "extra mlx: mlx-lm 0.1.0 isn't",
-        "-m pip install --force-reinstall 'ctxgate[mlx]'",
+        "-m pip install --force-reinstall 'ctxgate[mlx] @ file://",
     ),
 )
 
@@ -108,7 +108,7 @@ def test_each_fault_has_its_cure(installed: Path, home: Path, quiet: Path) -> No
         shipped.write_bytes(content)
     lines = done.stdout.splitlines()
     gone = f"files: missing: {shipped}"
-    for says, cure in ((gone, "--force-reinstall ctxgate"), *((says, cure) for _, _, says, cure in FAULTS)):
+    for says, cure in ((gone, "--force-reinstall 'ctxgate @ file://"), *((says, cure) for _, _, says, cure in FAULTS)):
         at = next((n for n, line in enumerate(lines) if line.startswith("wrong") and says in line), None)
         assert at is not None, f"{says} in {done.stdout}"
         assert cure in lines[at + 1]

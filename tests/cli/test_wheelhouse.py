@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import subprocess
 import sys
 import venv
@@ -21,6 +23,7 @@ __all__ = ["home"]
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
 WANTED = "ctxgate[llama,hub]"
+SERVICE = ROOT / "docs/service.md"
 SECONDS = 900
 
 
@@ -42,9 +45,8 @@ def done(*command: str | Path, **env: str) -> str:
 def wheelhouse(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The one part that takes the network."""
     folder = tmp_path_factory.mktemp("wheels")
-    done(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", folder / "built")
-    pip = (sys.executable, "-m", "pip", "download", "--quiet", "--only-binary", ":all:")
-    done(*pip, "--dest", folder / "wheelhouse", "--find-links", folder / "built", WANTED)
+    (line,) = re.findall(r"^pip wheel --wheel-dir wheelhouse ([^#\n]*)", SERVICE.read_text("utf-8"), re.MULTILINE)
+    done(sys.executable, "-m", "pip", "wheel", "--quiet", "--wheel-dir", folder / "wheelhouse", *shlex.split(line))
     return folder / "wheelhouse"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.cli.contracts import ADDRESS, CONTRACTS, snippet
+from gateway.cli.contracts import ADDRESS, CONTRACTS, filled
 from gateway.config import load
 from tests.clients import pages
 from tests.clients.pages import blocks, configured, here
@@ -26,17 +26,21 @@ SHOWN = [name for name in NAMES if any(kind == "text" for _, kind, _ in blocks(n
 READS: dict[str, Any] = {"toml": tomllib.loads, "json": json.loads, "yaml": yaml.safe_load}
 
 
-def test_the_table_names_every_page() -> None:
+def test_every_page_is_in_the_table_and_known_to_the_doctor() -> None:
     text = (pages.FOLDER / "README.md").read_text("utf-8")
     assert sorted(name for name in NAMES if f"[{name}]({name}.md)" in text) == NAMES
-    assert set(CONTRACTS) <= set(NAMES)
+    assert sorted(CONTRACTS) == NAMES
 
 
 @pytest.mark.parametrize("name", sorted(CONTRACTS))
 def test_the_doctor_tells_the_same(name: str) -> None:
     model = load(ROOT / "_models/config.yaml", {}).models[pages.model_of(name)]
-    told = snippet(CONTRACTS[name], ADDRESS, model.name, model.context_window)
-    assert told in [text for _, _, text in blocks(name)]
+    contract = CONTRACTS[name]
+    shown = [(file, text) for file, _, text in blocks(name)]
+    for text in (contract.snippet, *contract.also.values()):
+        assert filled(text, ADDRESS, model.name, model.context_window) in [text for _, text in shown]
+    files = [file for file, _ in shown if file is not None and file.startswith("~/")]
+    assert name == "llm" or files == [place for place in (contract.place, *contract.also) if place.startswith("~/")]
 
 
 AT_ONCE = ("smollm2-135m-instruct", "ctxgate-test-tools")

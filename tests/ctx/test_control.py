@@ -107,7 +107,7 @@ def test_defaults(text: str, expected: dict[str, Any]) -> None:
     ("text", "mistakes"),
     [
         ("temperature", ["line 1: no value for 'temperature'"]),
-        ("=1\n", ["line 1: not a key that can stand here:"]),
+        ("=1\n", ["line 1: not a key that can stand here: ''"]),
         ("a b=1", ["line 1: not a key that can stand here: 'a b'"]),
         (
             "messages=[]\nmodel=x",

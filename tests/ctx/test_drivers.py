@@ -104,6 +104,13 @@ async def test_the_responses_api(short: Path) -> None:
         }
 
 
+async def test_a_use_without_a_driver(short: Path) -> None:
+    async with Double().serve() as double, keeping(short, double, object=route(exec=["openai-chat"])) as kept:
+        told = await asked(kept, "socket")
+        messages = [event["message"] for event in told if event["type"] == "error"]
+        assert messages == ["model/acme/m: its driver file names none for socket, and no default"]
+
+
 @pytest.mark.parametrize(
     ("scripts", "codes"),
     [

@@ -342,7 +342,7 @@ async def test_something_else_on_the_port(model: Model) -> None:
         address = Address(port=server.sockets[0].getsockname()[1])
         engine = Engine(replace(model, port=address.port), address)
         message = await refused(engine)
-        assert f"the server at {address} is not a llama.cpp server" in message
+        assert f"the server at {address} does not answer as llama.cpp does" in message
         assert "give the model another port" in message
 
 

@@ -145,6 +145,16 @@ def test_the_command_tells_the_formats(capsys: pytest.CaptureFixture[str], monke
     assert rows["hermes"]["reasoning"] == [["<think>", "</think>"]]
 
 
+def test_in_a_pipe_each_format_is_one_line(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as its own call, and no longer."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert main(["formats"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [*registry.names()]
+    assert head.index("A CALL") < 130
+    assert sorted(map(len, lines))[len(lines) // 2] < 200
+
+
 @pytest.mark.parametrize("columns", [80, 100, 1000])
 def test_the_table_fits_the_terminal(
     columns: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -159,7 +169,7 @@ def test_the_table_fits_the_terminal(
     # Broken calls go on below, in their own column.
     whole = "".join("".join(line[lines[0].index("A CALL") :] for line in lines).split())
     assert '<｜DSML｜parametername="x"string="false">1</｜DSML｜parameter>' in whole
-    assert ("<seed:think>…</seed:think>" in whole) == (columns == 1000)
+    assert ("<think>…</think>" in "".join(lines)) == (columns == 1000)
 
 
 def test_the_command_tells_a_models_format_and_why(

@@ -119,10 +119,11 @@ def test_ways_of_showing_tools_are_tried(config: Path, tmp_path: Path, test_mode
 
 
 def test_a_dry_run_changes_nothing(config: Path, test_model: Path) -> None:
-    done = ctxgate(config, "add", test_model, "--dry-run")
+    done = ctxgate(config, "add", test_model, "--dry-run", "--window", "512")
     assert done.returncode == 0
     shown = yaml.safe_load(done.stdout.partition("\n\n")[2])
     assert shown["ctxgate-test-tools"]["tool_call_format"] == "pythonic"
+    assert shown["ctxgate-test-tools"]["context_window"] == 512
     assert config.read_text() == FILE
 
 
@@ -219,6 +220,8 @@ def test_servers_that_are_none(config: Path) -> None:
     assert (done.returncode, "a server that ctxgate supports" in done.stderr) == (2, True)
     listing = {"object": "list", "data": [{"id": "a"}, {"id": "b"}]}
     with serving(Source(pages={"/v1/models": ("application/json", json.dumps(listing).encode())})) as several:
+        done = ctxgate(config, "add", several.url, "--model", "b", "--window", "512")
+        assert (done.returncode, "a server has its own window" in done.stderr) == (2, True)
         done = ctxgate(config, "add", several.url)
         assert (done.returncode, "choose one by --model; it has: a, b" in done.stderr) == (1, True)
         assert ctxgate(config, "add", several.url, "--model", "b", "--no-smoke").returncode == 0

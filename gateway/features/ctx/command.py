@@ -22,6 +22,7 @@ OPTIONS = """\
   -h, --help       print this text
   --version        print ctxgate's version
   --               treat the rest as input
+Options stand before the input, or behind it.
 """
 MODEL_OPTIONS = """\
   --system TEXT    begin with this system message
@@ -108,7 +109,8 @@ class File:
 
 
 def parse(kind: Kind, arguments: Sequence[str], caller: Caller) -> Command:
-    """Parses a command line. Options stand before the first word of the input; `-` and `-f FILE` may stand anywhere.
+    """Parses a command line. Options stand before the input or behind it; `-` and `-f FILE` may stand anywhere. A word
+    within the input is input, whatever it begins with.
 
     Raises ProviderInvalidRequest for an unknown option, and for one without its value.
     """
@@ -125,8 +127,10 @@ def parse(kind: Kind, arguments: Sequence[str], caller: Caller) -> Command:
         elif word in (STDIN, "-f", "--file"):
             _flush(command, words)
             command.parts.append(File(STDIN if word == STDIN else _value(word, left)))
-        elif words or not _option(kind, command, word, left):
-            words.append(word)
+        else:
+            within = bool(command.parts or words) and not _ends_with_options(kind, [word, *left])
+            if within or not _option(kind, command, word, left):
+                words.append(word)
     _flush(command, words)
     if command.asked == "run" and not command.parts:
         command.parts.append(File(STDIN))
@@ -137,6 +141,21 @@ def _flush(command: Command, words: list[str]) -> None:
     if words:
         command.parts.append(Words(" ".join(words)))
         words.clear()
+
+
+def _ends_with_options(kind: Kind, left: Sequence[str]) -> bool:
+    """Whether there is nothing left but options that are known, and files."""
+    scratch, rest = Command("text"), list(left)
+    try:
+        while rest:
+            word = rest.pop(0)
+            if word in ("-f", "--file"):
+                _value(word, rest)
+            elif word != STDIN and (not word.startswith("-") or not _option(kind, scratch, word, rest)):
+                return False
+    except ProviderInvalidRequest:
+        return False
+    return True
 
 
 def _option(kind: Kind, command: Command, word: str, left: list[str]) -> bool:

@@ -65,7 +65,7 @@ class Mistake:
 
     def __str__(self) -> str:
         place = f"line {self.line}: " if self.line else ""
-        return f"{place}{WORDS[self.kind]}" + (f" {self.text!r}" if self.text else "")
+        return f"{place}{WORDS[self.kind]}" + (f" {self.text!r}" if self.text or self.line else "")
 
 
 WORDS: dict[Kind, str] = {

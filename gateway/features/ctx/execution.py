@@ -97,6 +97,8 @@ class Execution:
             control = await asyncio.to_thread(read_control, self.triple)
             ask = await self._ask(control, asked)
             routed = control.routes.drivers(self.use)
+            if not routed:
+                raise NoDriver(f"{self.triple.name}: its driver file names none for {self.use}, and no default")
             if all(drivers.load(name) is None for name in routed):
                 known = ", ".join(drivers.DRIVERS)
                 raise NoDriver(f"{self.triple.name}: unknown driver {', '.join(routed)}; there are {known}")

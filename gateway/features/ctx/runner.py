@@ -83,13 +83,14 @@ def _stream(descriptor: int) -> str:
 def _as_text(arguments: list[str], form: str, streams: str) -> bool:
     """The form of a failure, as the gateway would have chosen it."""
     text = form == "text" or (streams[1] == "t" and form != "jsonl")
-    for word in arguments:
-        if word in ("-t", "--text"):
-            text = True
-        elif word == "--jsonl":
-            text = False
-        else:
-            break
+    for words in (arguments, arguments[::-1] if "--" not in arguments else ()):
+        for word in words:
+            if word in ("-t", "--text"):
+                text = True
+            elif word == "--jsonl":
+                text = False
+            else:
+                break
     return text
 
 

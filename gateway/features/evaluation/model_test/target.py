@@ -10,14 +10,14 @@ import hashlib
 import json
 import os
 import platform
-import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from gateway.cli.spawned import spawned, stop
 from gateway.config.folders import USER
+from gateway.errors import ProviderUnavailable
 from gateway.features.evaluation.model_test.cases import HERE, Json
 from gateway.features.evaluation.model_test.run import Unreachable
 
@@ -26,10 +26,6 @@ _IN_CHECKOUT = (_CHECKOUT / "benchmarks" / "baselines").is_dir()
 BASELINES = _CHECKOUT / "benchmarks" / "baselines" if _IN_CHECKOUT else USER.user_data_path / "model-test"
 RUNS = _CHECKOUT / "runs" if _IN_CHECKOUT else USER.user_state_path / "runs"
 """The folder of results: beside the code in a source checkout, else in the user's folders."""
-
-START_SECONDS = 30
-STOP_SECONDS = 20
-ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/v1")
 
 
 def cache() -> Path:
@@ -58,37 +54,14 @@ def gateway(config: Path | None, model: str, log: Path) -> Iterator[str]:
 
     Raises Unreachable where it doesn't come up.
     """
-    # It takes a free port and says which; one that we chose could be another's by then.
-    command = [*_ctxgate("serve", config), "--host", "127.0.0.1", "--port", "0", "--no-tls", "--model", model]
-    log.parent.mkdir(parents=True, exist_ok=True)
-    before = log.stat().st_size if log.exists() else 0
-    with (
-        log.open("ab") as out,
-        # A session of its own: Ctrl-C ends it after the run has written what it has, not at once.
-        subprocess.Popen(command, stdout=out, stderr=out, stdin=subprocess.DEVNULL, start_new_session=True) as process,
-    ):
-        try:
-            yield _address(process, log, before)
-        finally:
-            process.terminate()
-            try:
-                process.wait(STOP_SECONDS)
-            except subprocess.TimeoutExpired:
-                process.kill()
-
-
-def _address(process: subprocess.Popen[bytes], log: Path, before: int) -> str:
-    """What it says of where it is, in its log behind so many bytes; it listens by then."""
-    deadline = time.monotonic() + START_SECONDS
-    while time.monotonic() < deadline:
-        ended = process.poll() is not None
-        said = log.read_bytes()[before:].decode("utf-8", "replace")
-        if (found := ADDRESS.search(said)) is not None and not ended:
-            return found[0]
-        if ended:
-            raise Unreachable(f"ctxgate serve ended: {said.strip()[-500:]}")
-        time.sleep(0.05)
-    raise Unreachable(f"ctxgate serve didn't say where it is within {START_SECONDS} s")
+    try:
+        process, address = spawned(config, model, log)
+    except ProviderUnavailable as error:
+        raise Unreachable(error.message) from None
+    try:
+        yield f"{address}/v1"
+    finally:
+        stop(process)
 
 
 def facts(report: Json | None, model: str) -> Json:

@@ -35,6 +35,12 @@ QUICK_SECONDS = 3.0
 @config_option
 @click.option("--name", metavar="NAME", help="The model's name for clients (default: after the source).")
 @click.option("--model", "model_name", metavar="ID", help="Which of the server's models to add, if it has several.")
+@click.option(
+    "--window",
+    type=click.IntRange(1),
+    metavar="TOKENS",
+    help="Its context window (default: the largest one that fits into memory, 32,768 at most).",
+)
 @click.option("--dry-run", is_flag=True, help="Show the model and its entry, but change nothing.")
 @click.option("--no-smoke", is_flag=True, help="Don't ask the model the 20 questions of the smoke suite.")
 @click.option(
@@ -48,6 +54,7 @@ def add(
     config: Path | None,
     name: str | None,
     model_name: str | None,
+    window: int | None,
     dry_run: bool,
     no_smoke: bool,
     try_tools: bool,
@@ -62,7 +69,7 @@ def add(
     from gateway.features.models.pull.progress import progress_on
 
     loaded = configuration(config)
-    found = inventory.look(loaded, source, name=name, model_name=model_name)
+    found = inventory.look(loaded, source, name=name, model_name=model_name, window=window)
     status = _status(loaded)
     _show(loaded, found, status)
     if dry_run:

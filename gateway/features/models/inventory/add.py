@@ -31,8 +31,9 @@ class Addition(Struct, frozen=True):
 
     written: the source as the user gave it. lines: of the entry, without those that depend on the weights. place: where
     the weights are, or will be; None: on a server. pull: where they come from. there: they are complete. window: tokens
-    of the context window. need: of memory, None for a model on another server; at_least: it is a lower bound.
-    reads_calls: its server parses tool calls. limit: memory that engines may use here.
+    of the context window. wanted: that many, instead of the largest usual one that fits. need: of memory, None for a
+    model on another server; at_least: it is a lower bound. reads_calls: its server parses tool calls. limit: memory
+    that engines may use here.
     """
 
     written: str
@@ -44,6 +45,7 @@ class Addition(Struct, frozen=True):
     pull: PullSource | None = None
     there: bool = True
     window: int | None = None
+    wanted: int | None = None
     need: Footprint | None = None
     at_least: bool = False
     reads_calls: bool = False
@@ -93,11 +95,14 @@ class Addition(Struct, frozen=True):
         return f"{cut}needs about {_bytes(self.need)} of memory"
 
 
-def look(config: Config, written: str, *, name: str | None = None, model_name: str | None = None) -> Addition:
+def look(
+    config: Config, written: str, *, name: str | None = None, model_name: str | None = None, window: int | None = None
+) -> Addition:
     """Inspects the source and prepares its entry. Fetches nothing large, and writes nothing.
 
-    name: for clients; None: after the source. model_name: which model of a server. Raises ProviderInvalidRequest,
-    ProviderInvalidModel, ProviderUnavailable, and ConfigError if the entry wouldn't be valid.
+    name: for clients; None: after the source. model_name: which model of a server. window: tokens; None: the largest
+    usual one that fits. Raises ProviderInvalidRequest, ProviderInvalidModel, ProviderUnavailable, and ConfigError if
+    the entry wouldn't be valid.
     """
     source = parse(written)
     if name is not None and name in config.models:
@@ -106,7 +111,9 @@ def look(config: Config, written: str, *, name: str | None = None, model_name: s
         Local: _local, Hub: _hub, InOllama: _ollama, Server: _server
     }  # fmt: skip
     found = looks[type(source)](config, source, written, model_name)
-    found = replace(found, name=name or entry.name_for(found.name, config.models))
+    found = replace(found, name=name or entry.name_for(found.name, config.models), wanted=window)
+    if found.place is None and window is not None:
+        raise ProviderInvalidRequest("--window is for models that the gateway starts; a server has its own window")
     if found.place is not None:
         found = _sized(config, found)
     check(config, found)
@@ -160,7 +167,7 @@ def _sized(config: Config, found: Addition) -> Addition:
         need = Footprint(memory.PROCESS, least) if limit.gpu is not None else Footprint(least)
         return replace(found, need=need, at_least=True, limit=limit)
     try:
-        window, need = fit.window(found.model(), found.facts.context, limit)
+        window, need = fit.window(found.model(), found.facts.context, limit, found.wanted)
     except OSError as error:
         raise ProviderInvalidRequest(f"{found.place} can't be read: {error}") from error
     return replace(found, window=window, need=need, at_least=False, limit=limit)

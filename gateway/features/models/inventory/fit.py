@@ -44,11 +44,13 @@ def fit(config: Config, name: str, need: Footprint, limit: Budget, running: Sequ
     return Fit(*bytes_of, tuple(sorted(map(str, found.drains))), refusal)
 
 
-def window(model: Model, trained: int | None, limit: Budget) -> tuple[int, Footprint]:
+def window(model: Model, trained: int | None, limit: Budget, wanted: int | None = None) -> tuple[int, Footprint]:
     """The largest context window that fits alone, at most LARGEST_WINDOW and what the model was trained on.
 
-    Raises OSError if the weights can't be read.
+    wanted: this many tokens instead, whether they fit or not. Raises OSError if the weights can't be read.
     """
+    if wanted is not None:
+        return wanted, memory.estimate(replace(model, context_window=wanted), on_gpu=limit.gpu is not None)
     size = min(trained or LARGEST_WINDOW, LARGEST_WINDOW)
     while True:
         sized = replace(model, context_window=size)
