@@ -20,7 +20,6 @@ from gateway.answer.unread import Watch, may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import (
     CALLING,
-    MAX_KEPT_BYTES,
     ChatRequest,
     Chunk,
     Delta,
@@ -31,6 +30,7 @@ from gateway.wire.chat import (
     encode,
 )
 from gateway.wire.engine import Decided, Fixup
+from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import (
     Event,
     FormatSpec,

@@ -29,9 +29,10 @@ from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens
-from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
+from gateway.wire.chat import CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import NEVER, Decision, Notation, RawText
+from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import FormatSpec, registry
 from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording

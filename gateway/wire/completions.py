@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
 from gateway.wire.chat import Tier, decode, encode
+from gateway.wire.nulls import read_fields
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -102,7 +103,7 @@ class CreateCompletion(Struct):
             raise _invalid("n", "must be at least 1")
         if known.best_of not in (None, 1, n):
             raise _invalid("best_of", "no engine ranks its answers; ask for n, and choose yourself")
-        fields = _decode_fields(data)
+        fields, _ = read_fields(data)
         check_ranges(fields)
         return cls(known.model, bool(known.stream), fields, known)
 
@@ -160,7 +161,6 @@ class CreateCompletion(Struct):
 
 
 _known_decoder = msgspec.json.Decoder(Known)
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def _invalid(param: str, message: str) -> ProviderInvalidRequest:
