@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.nulls import without_nulls
 
 T = TypeVar("T")
+
+Stop = Annotated[str, Meta(min_length=1)]
+"""A sequence that ends an answer. An empty one would end each before its first word."""
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
@@ -27,6 +30,14 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
         return decoder.decode(without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None
+
+
+def check_stop(given: Any, place: str) -> None:
+    """Raises ProviderInvalidRequest for stop sequences that `Stop` doesn't allow. place: of the field."""
+    try:
+        msgspec.convert(given, Stop | list[Stop] | None)
+    except msgspec.ValidationError as error:
+        raise misfit(error, place) from None
 
 
 def misfit(error: msgspec.ValidationError, root: str = "", kind: object = None) -> ProviderInvalidRequest:

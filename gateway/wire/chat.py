@@ -16,7 +16,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
-from gateway.wire.body import misfit
+from gateway.wire.body import Stop, misfit
 from gateway.wire.limits import Headers, Standing
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 
@@ -88,7 +88,7 @@ class _Known(Struct, gc=False):
     max_tokens: _Tokens | None = None
     max_completion_tokens: _Tokens | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = None
     seed: int | None = None
     service_tier: str | None = None
     call_deltas: CallDeltas | None = None
@@ -296,6 +296,11 @@ class ChatRequest(Struct, eq=False):
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
         return self.progress()
+
+    @property
+    def names_stop(self) -> bool:
+        """Whether the answer says which of the client's stop sequences ended it, as Anthropic's do."""
+        return self.api == "messages" and "stop" in self.fields
 
     def limit(self) -> dict[str, Raw]:
         """The fields `tools` and `tool_choice` with the allowed tools alone, in words that every engine knows; {} if

@@ -10,6 +10,7 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
+from gateway.wire.body import Stop
 from gateway.wire.chat import Tier, decode, encode
 from gateway.wire.nulls import read_fields
 
@@ -45,7 +46,7 @@ class Known(Struct):
     best_of: int | None = None
     logprobs: int | None = None
     echo: bool | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, Any] | None = None

@@ -77,6 +77,7 @@ class Common(Struct, kw_only=True):
             fields["stream_options"] = {"include_usage": True}
         if self.service_tier is not None:
             fields["service_tier"] = self.service_tier
+        body.check_stop((self.options or {}).get("stop"), "options.stop")
         for name, value in (self.options or {}).items():
             unlimited = name == "num_predict" and isinstance(value, int | float) and value <= 0
             if name in OPTIONS and not unlimited:
