@@ -56,6 +56,7 @@ from gateway.wire.chat import (
     waiting,
 )
 from gateway.wire.engine import RawText
+from gateway.wire.logprobs import Logprobs
 from normalizers import FormatSpec
 
 if TYPE_CHECKING:
@@ -297,7 +298,8 @@ class Route:
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
-        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        fixup = reply.fixup if prepared.logprobs is None else Logprobs(prepared.logprobs, reply.fixup)
+        answer = kind(request, reader, fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
         answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
         answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)

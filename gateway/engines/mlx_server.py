@@ -190,7 +190,7 @@ def handler(base: Any, *, saves_prompts: bool) -> Any:
             request.guard = request.in_reasoning = None
             request.begins_in_reasoning = False
             request.private = self.body.get("cache_prompt") is False
-            request.prompt = request.stopped_by = None
+            request.prompt = None
             wanted = self.body.get("ctxgate")
             if isinstance(wanted, dict) and takes_grammars(self.response_generator.cli_args):
                 matcher = self.response_generator.grammars.matcher
@@ -233,18 +233,29 @@ def handler(base: Any, *, saves_prompts: bool) -> Any:
     return APIHandler
 
 
-def naming_stops(base: Any) -> Any:
-    """A handler whose answers name the stop word that ended them."""
+def telling(base: Any) -> Any:
+    """A handler whose answers name the stop word that ended them, and the log-probability of every token, streamed or
+    not; mlx_lm streams none, and gives those of the likeliest token for those of the one that was written."""
 
-    class StopHandler(base):  # type: ignore[misc]
+    class TellingHandler(base):  # type: ignore[misc]
+        asked: Any = None
+
+        def handle_completion(self, request: Any, stop_words: Any) -> None:
+            request.stopped_by, request.written = None, []
+            self.asked = request
+            super().handle_completion(request, stop_words)
+
         def generate_response(self, text: str, finish_reason: Any, *args: Any, **fields: Any) -> Any:
             answer = super().generate_response(text, finish_reason, *args, **fields)
-            word = getattr(getattr(self, "chat", None), "stopped_by", None)
-            if finish_reason is not None and word is not None:
-                answer["choices"][0] |= {"finish_reason": "stop", "stop_reason": word}
+            choice = answer["choices"][0]
+            choice.pop("logprobs", None)
+            if self.asked.written:
+                choice["logprobs"], self.asked.written = {"content": self.asked.written}, []
+            if finish_reason is not None and self.asked.stopped_by is not None:
+                choice |= {"finish_reason": "stop", "stop_reason": self.asked.stopped_by}
             return answer
 
-    return StopHandler
+    return TellingHandler
 
 
 def keyed(base: Any) -> Any:
@@ -312,6 +323,21 @@ def stopping(ctx: Any, answer: Any, request: Any, words: Sequence[str]) -> Any:
     yield from held
 
 
+def measured(answer: Any, request: Any, tokenizer: Any, *, wanted: bool) -> Any:
+    """The answer's pieces; if that is wanted, tells the request the log-probability of each, and of the likeliest in
+    its place."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"id": token, "token": tokenizer.decode([token]), "logprob": logprob}
+
+    for piece in answer:
+        if wanted and piece.finish_reason != "stop":  # the token of the end
+            likeliest = sorted(piece.top_tokens, key=lambda one: -one["logprob"])
+            others = [entry(one["id"], one["logprob"]) for one in likeliest]
+            request.written.append({**entry(piece.token, piece.logprob), "top_logprobs": others})
+        yield piece
+
+
 def cut(pieces: Sequence[Any], at: int) -> Any:
     """The pieces with the first `at` characters of their text alone. All count as written.
 
@@ -363,9 +389,9 @@ def generator(server: Any, window: int | None, *, saves_prompts: bool) -> Any:
             ctx, answer = super().generate(request, generation_args, progress_callback)
             if getattr(request, "guard", None) is not None:
                 # The text as it is: mlx_lm's own reader of calls and reasoning stays out of it.
-                ctx.initial_state = "normal"
-                ctx.text_sm = TextStateMachine()
-            return ctx, stopping(ctx, answer, request, words)
+                ctx.initial_state, ctx.text_sm = "normal", TextStateMachine()
+            pieces = stopping(ctx, answer, request, words)
+            return ctx, measured(pieces, request, self.model_provider.tokenizer, wanted=generation_args.logprobs)
 
     return ResponseGenerator
 
@@ -387,7 +413,9 @@ def main() -> None:
     names = ("_tokenize", "_run_generate", "generation_available", "generate")
     missing = [name for name in names if not hasattr(server.ResponseGenerator, name)]
     names = ("handle_chat_completions", "handle_health_check", "_set_completion_headers", "_set_stream_headers")
-    missing += [name for name in (*names, "generate_response") if not hasattr(server.APIHandler, name)]
+    missing += [
+        name for name in (*names, "handle_completion", "generate_response") if not hasattr(server.APIHandler, name)
+    ]
     missing += [name for name in ("_make_logits_processors", "_run_http_server") if not hasattr(server, name)]
     if missing:
         sys.exit(f"this mlx-lm has no {', '.join(missing)}: install 'mlx-lm>=0.32,<0.33'")
@@ -401,7 +429,7 @@ def main() -> None:
 
     server._make_logits_processors = with_guard
     saves = own.prompt_folder is not None
-    own_handler = handler(naming_stops(keyed(server.APIHandler)), saves_prompts=saves)
+    own_handler = handler(telling(keyed(server.APIHandler)), saves_prompts=saves)
     server._run_http_server = functools.partial(server._run_http_server, handler_class=own_handler)
     server.ResponseGenerator = generator(server, own.context_window, saves_prompts=saves)
     if saves:

@@ -62,6 +62,7 @@ class ResponseFormat(Struct, gc=False):
         return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
 
 
+_Count = Annotated[int, Meta(ge=0)]
 _Tokens = Annotated[int, Meta(ge=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -90,6 +91,8 @@ class _Known(Struct, gc=False):
     n: int | None = None
     stop: Stop | list[Stop] | None = None
     seed: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: _Count | None = None
     service_tier: str | None = None
     call_deltas: CallDeltas | None = None
     call_threshold: _Share | None = None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
@@ -44,7 +44,7 @@ class Known(Struct):
     top_p: float | None = None
     n: int | None = None
     best_of: int | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
     stop: Stop | list[Stop] | None = None
     presence_penalty: float | None = None
@@ -197,6 +197,8 @@ class Reader:
         part = self._part
         text = "" if part.silent else choice.get("text") or ""
         logprobs = None if part.silent else choice.get("logprobs")
+        if self._top == 0 and isinstance(logprobs, dict) and isinstance(others := logprobs.get("top_logprobs"), list):
+            logprobs = {**logprobs, "top_logprobs": [{} for _ in others]}
         if self._begun:
             if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
                 logprobs = self._own_shape(logprobs["content"])

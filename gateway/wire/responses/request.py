@@ -6,10 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
@@ -79,7 +79,7 @@ class CreateResponse(Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     max_output_tokens: int | None = None
