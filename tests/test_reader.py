@@ -23,7 +23,7 @@ METHODS, ATTRIBUTES, LINES = 20, 15, 45
 
 CLASSES = {
     # A request or an answer of a protocol has the fields that it has.
-    "wire/chat.py:_Known": (0, 27),
+    "wire/chat.py:_Known": (0, 29),
     "wire/completions.py:Known": (0, 17),
     "wire/responses/request.py:CreateResponse": (4, 29),
     "observe/request_log.py:Entry": (0, 23),
@@ -43,16 +43,16 @@ CLASSES = {
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (7, 24),
+    "wire/chat.py:ChatRequest": (8, 24),
 }
 """Methods and attributes of each larger class."""
 
 FUNCTIONS = {
     "api/operations/metrics.py:_answers": 60,  # a table of metrics
     "api/responses/endpoints.py:prepared": 47,
-    "backends/llamacpp.py:open_raw": 56,
+    "backends/llamacpp.py:open_raw": 57,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
-    "wire/chat.py:parse": 51,
+    "wire/chat.py:parse": 50,
     "wire/responses/answer.py:response_object": 49,  # a table of fields
 }
 

@@ -20,7 +20,6 @@ from gateway.answer.unread import Watch, may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.wire.chat import (
     CALLING,
-    MAX_KEPT_BYTES,
     ChatRequest,
     Chunk,
     Delta,
@@ -32,6 +31,7 @@ from gateway.wire.chat import (
 )
 from gateway.wire.engine import Decided, Fixup
 from gateway.wire.lenient import BROKEN, EscapeJoiner, joined, without_half_escapes
+from gateway.wire.nulls import MAX_KEPT_BYTES
 from gateway.wire.shape import ROLE, Repairs, is_sound
 from gateway.wire.usage import is_sound as is_sound_usage
 from gateway.wire.usage import whole_number

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import Raw
 
+from gateway.backends.base import Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.upstream import MAX_BODY
 from gateway.wire.chat import decode, decode_chunk, encode
@@ -57,3 +58,13 @@ class Collector:
         if not done and not all(choice.finish_reason for choice in self._fold.choices.values()):
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         return encode(self._fold.body())
+
+
+async def collected(reply: Reply) -> bytes:
+    """The whole answer of a stream's reply. Raises as `Reply.payloads` and `Collector` do."""
+    collector = Collector()
+    while payloads := await reply.payloads():
+        for payload in payloads:
+            if not collector.feed(payload):
+                return payload
+    return collector.body(done=reply.done)

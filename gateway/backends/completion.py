@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.backends.collect import collected
 from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.errors import ProviderInvalidResponse
 from gateway.upstream import Response
@@ -26,7 +27,7 @@ class CompletionReply(HTTPReply):
 
     async def whole(self) -> bytes:
         if self.collects and self._is_stream():
-            return await self._collected()
+            return await collected(self)
         body = json_object(await self._response.read())
         if "error" in body:
             return encode(body)

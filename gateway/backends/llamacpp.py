@@ -16,6 +16,7 @@ from gateway.backends.about import UNKNOWN, About
 from gateway.backends.base import Address, Backend, Endpoint
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.decision import FIRST_TOKEN, first_tokens, is_set, likelihood, may_decide, several
+from gateway.backends.fixups import StopWord
 from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
@@ -146,10 +147,11 @@ class LlamaCppBackend(OpenAIBackend):
         collects = not request.stream and not whole
         if collects:
             fields |= collect.STREAM_FIELDS
+        fixup = StopWord.asked(request, fields)
         turn = await self.placed(fields, None)
         with turn or NOWHERE:
             reply = await super().open(request, fields)
-        reply.turn = turn
+        reply.turn, reply.fixup = turn, fixup
         reply.progress, reply.collects = progress, collects
         return reply
 
@@ -185,6 +187,7 @@ class LlamaCppBackend(OpenAIBackend):
         if pair is not None and forced:
             # The grammar forces a call at once, so close the reasoning that the prompt opens.
             prompt, pair = _with_end(prompt, _end(prompt) + "\n\n" + pair[1] + "\n\n"), None
+        fixup = StopWord.asked(request, fields)
         asked = {name: value for name, value in fields.items() if name not in CHAT_FIELDS}
         if raw.markers:
             asked["preserved_tokens"] = Raw(encode(raw.markers))
@@ -206,7 +209,7 @@ class LlamaCppBackend(OpenAIBackend):
             reasoning_open=pair is not None,
             by_grammar=bool(grammar),
         )
-        reply.turn, reply.decided = turn, decided
+        reply.turn, reply.decided, reply.fixup = turn, decided, fixup
         reply.progress, reply.collects = progress, not request.stream
         return reply
 

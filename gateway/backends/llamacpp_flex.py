@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from msgspec import Raw
 
 from gateway.backends.base import Backend, Reply, Seat
+from gateway.backends.collect import collected
 from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, json_object, malformed
@@ -316,7 +317,7 @@ class FlexReply(HTTPReply):
         return self.progress.describe() if self.progress is not None else "waiting"
 
     def whole(self) -> Awaitable[bytes]:
-        return self._collected()
+        return collected(self)
 
     def direct(self) -> None:  # type: ignore[override]
         """None: the payloads aren't chat chunks, and may have to wait."""
@@ -380,7 +381,10 @@ class FlexReply(HTTPReply):
         return {"id": self._id, "object": "chat.completion.chunk", "created": int(time()), "model": model}
 
     def _last(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        chunks = [self._chunk({}, "length" if body.get("stop_type") == "limit" else "stop")]
+        end = self._chunk({}, "length" if body.get("stop_type") == "limit" else "stop")
+        if self._request.names_stop and (word := body.get("stopping_word")):
+            end["choices"][0]["stop_reason"] = word
+        chunks = [end]
         if self._usage:
             prompt, completion = len(self._prompt), len(self._written) + body["tokens_predicted"]
             usage: dict[str, Any] = {

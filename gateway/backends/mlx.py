@@ -11,7 +11,7 @@ from msgspec import Raw
 
 from gateway.backends import messages
 from gateway.backends.about import special_tokens
-from gateway.backends.base import Address
+from gateway.backends.base import Address, Endpoint
 from gateway.backends.context import exceeded
 from gateway.backends.decision import FIRST_OF_CHAT, NO_TOKEN, first_tokens_of_chat, likelihood, may_decide
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object
@@ -153,6 +153,12 @@ class MLXBackend(OpenAIBackend):
         """The gateway's own server takes grammars if llguidance is installed; a plain mlx_lm.server takes none."""
         status, body = await self.get(self.ready_path)
         return "lark" if status == 200 and json_object(body).get("grammars") == "lark" else None
+
+    async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
+        if endpoint == "completions" and "logprobs" in fields:
+            # Its own number is a chat's `top_logprobs` there.
+            fields |= {"logprobs": Raw(b"true"), "top_logprobs": fields["logprobs"]}
+        return await super().post(endpoint, fields)
 
     def adapt(self, fields: dict[str, Raw]) -> None:
         if "repeat_penalty" in fields:

@@ -15,8 +15,10 @@ from msgspec import Raw, Struct
 from gateway.backends import ollama_chat
 from gateway.backends.about import About
 from gateway.backends.base import Address, Backend, Endpoint, Reply
+from gateway.backends.collect import collected
 from gateway.backends.context import context_length_exceeded, exceeded, may_exceed, prompt_size
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
+from gateway.backends.stopping import StopAt
 from gateway.config import Model
 from gateway.config.values import OLLAMA_OPTIONS
 from gateway.errors import (
@@ -82,11 +84,15 @@ class OllamaReply(Reply):
         self._asked = 1
         self._rest = b""
         self.done = False
+        self.collects = False
+        """The engine streams a whole answer; see `gateway.backends.collect`."""
 
     def warn(self, code: str, text: str) -> None:
         self._warnings.append({"code": code, "text": text})
 
     async def whole(self) -> bytes:
+        if self.collects:
+            return await collected(self)
         answers = []
         while True:
             body = await self._response.read()
@@ -114,6 +120,10 @@ class OllamaReply(Reply):
             payloads: list[bytes] = []
             for line in filter(None, map(bytes.strip, lines)):
                 payloads += self._chat.chunks(line)
+                if self._chat.stopped:
+                    break
+            if self._chat.stopped and not self._chat.done:
+                payloads += self._chat.translated(await self._cut())
             if not data and not self._chat.done and self._chat.lines:
                 payloads += self._chat.broken_off(await self._broken_off(self._chat.lines))
             self.done = self._chat.done and not self._chat.has_more
@@ -122,10 +132,15 @@ class OllamaReply(Reply):
         return []
 
     def close(self) -> None:
-        if self.done:
+        if self.done and not self._chat.stopped:
             self._response.finish()
         else:
             self._response.close()
+
+    async def _cut(self) -> dict[str, Any]:
+        """The end of an answer behind a stop sequence. Ollama ends its work."""
+        self._response.close()
+        return {"done": True, "prompt_eval_count": await self._count(), "eval_count": self._chat.lines}
 
     async def _ask_again(self) -> None:
         self._response.finish()
@@ -186,8 +201,14 @@ class OllamaBackend(OpenAIBackend):
         thinks = "think" not in body or await self._able("thinking")
         effort = None if thinks else body.pop("think")
         choices = decode(fields["n"]) if "n" in fields else 1
-        chat = partial(ollama_chat.Chat, usage=request.include_usage, choices=choices or 1)
+        stop = None
+        if request.names_stop:
+            # Ollama says only that it stopped. Its answer has to be a stream to be cut.
+            stop, body["stream"] = StopAt(body["options"].pop("stop")), True
+        usage = request.include_usage or stop is not None
+        chat = partial(ollama_chat.Chat, usage=usage, choices=choices or 1, stop=stop)
         reply = await self._reply(self._chat_head, body, fields, chat)
+        reply.collects = stop is not None and not request.stream
         if effort:
             told = f"{self.model.upstream_name} doesn't think, so Ollama got no effort"
             reply.warn("effort_unsupported", told)

@@ -15,6 +15,7 @@ from uuid import uuid4
 from msgspec import Raw
 
 from gateway.backends.openai import json_object, malformed
+from gateway.backends.stopping import StopAt
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
 from gateway.wire.lenient import LenientReader
@@ -173,13 +174,16 @@ def _call(call: Any, where: str) -> Json:
 class Chat:
     """Translates the answers of `/api/chat` to one request to OpenAI's format, each a choice.
 
-    usage: add a usage chunk to a stream. window: the most tokens of a prompt, or None.
+    usage: add a usage chunk to a stream. window: the most tokens of a prompt, or None. stop: cuts a stream's text.
     """
 
     object = "chat.completion"
     piece = "chat.completion.chunk"
 
-    def __init__(self, model: str, *, usage: bool, choices: int = 1, window: int | None = None) -> None:
+    def __init__(
+        self, model: str, *, usage: bool, choices: int = 1, window: int | None = None, stop: StopAt | None = None
+    ) -> None:
+        self._stop = stop
         self._shell = {"id": f"chatcmpl-{uuid4().hex}", "created": int(time.time()), "model": model}
         self._usage = usage
         self._choices = choices
@@ -223,6 +227,9 @@ class Chat:
     def translated(self, answer: Json) -> list[bytes]:
         """The chunks of a line."""
         done = bool(answer.get("done"))
+        if self._stop is not None and isinstance(message := answer.get("message"), dict):
+            text = self._stop.feed(message.get("content") or "")
+            message["content"] = text + self._stop.finish() if done else text
         delta = self._delta(answer, done=done)
         frame: Json = {"index": self._index, **delta, "finish_reason": None}
         if logprobs := answer.get("logprobs"):
@@ -235,11 +242,18 @@ class Chat:
         if (refusal := self._too_long(answer)) is not None:
             return [refusal]
         frame["finish_reason"] = answer.get("done_reason") or "stop"
+        if self.stopped:
+            frame |= {"finish_reason": "stop", "stop_reason": self._stop and self._stop.stopped_by}
         made = [encode({**shell, "choices": [frame]})]
         self._written += whole_number(answer.get("eval_count"))
         if self._usage and not self.has_more:
             made.append(encode({**shell, "choices": [], "usage": _usage(answer, self._written)}))
         return made
+
+    @property
+    def stopped(self) -> bool:
+        """Whether a stop sequence has come: nothing behind it counts."""
+        return self._stop is not None and self._stop.stopped_by is not None
 
     @property
     def has_more(self) -> bool:

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
 from gateway.backends.base import Address, Backend, DirectReply, Endpoint
-from gateway.backends.collect import Collector
+from gateway.backends.collect import collected
 from gateway.backends.context import exceeded
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.backends.template import template_refusal
@@ -80,19 +80,11 @@ class HTTPReply(DirectReply):
 
     def whole(self) -> Awaitable[bytes]:
         if self.collects and self._is_stream():
-            return self._collected()
+            return collected(self)
         return self._response.read()
 
     def _is_stream(self) -> bool:
         return b"event-stream" in self._response.headers.get(b"content-type", b"")
-
-    async def _collected(self) -> bytes:
-        collector = Collector()
-        while payloads := await self.payloads():
-            for payload in payloads:
-                if not collector.feed(payload):
-                    return payload
-        return collector.body(done=self.done)
 
     async def payloads(self) -> list[bytes]:
         reader = self._reader

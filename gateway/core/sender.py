@@ -35,6 +35,7 @@ from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.engine import RawText
+from gateway.wire.logprobs import Logprobs
 
 Asked = tuple[Reply, Answer, Backend, Enforced | None]
 """A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
@@ -150,7 +151,8 @@ class Sender:
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
-        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        fixup = reply.fixup if prepared.logprobs is None else Logprobs(prepared.logprobs, reply.fixup)
+        answer = kind(request, reader, fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
         answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
         answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)

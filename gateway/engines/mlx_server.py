@@ -25,6 +25,8 @@ import signal
 import sys
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
 from hmac import compare_digest
 from importlib.metadata import version
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
@@ -231,6 +233,31 @@ def handler(base: Any, *, saves_prompts: bool) -> Any:
     return APIHandler
 
 
+def telling(base: Any) -> Any:
+    """A handler whose answers name the stop word that ended them, and the log-probability of every token, streamed or
+    not; mlx_lm streams none, and gives those of the likeliest token for those of the one that was written."""
+
+    class TellingHandler(base):  # type: ignore[misc]
+        asked: Any = None
+
+        def handle_completion(self, request: Any, stop_words: Any) -> None:
+            request.stopped_by, request.written = None, []
+            self.asked = request
+            super().handle_completion(request, stop_words)
+
+        def generate_response(self, text: str, finish_reason: Any, *args: Any, **fields: Any) -> Any:
+            answer = super().generate_response(text, finish_reason, *args, **fields)
+            choice = answer["choices"][0]
+            choice.pop("logprobs", None)
+            if self.asked.written:
+                choice["logprobs"], self.asked.written = {"content": self.asked.written}, []
+            if finish_reason is not None and self.asked.stopped_by is not None:
+                choice |= {"finish_reason": "stop", "stop_reason": self.asked.stopped_by}
+            return answer
+
+    return TellingHandler
+
+
 def keyed(base: Any) -> Any:
     """A handler that refuses requests without the key; as with llama-server, `/health` needs none."""
 
@@ -269,6 +296,59 @@ def note(cache: Any, request: Any, prompt: list[int]) -> None:
         cache.keep_out(request.prompt)
 
 
+def stopping(ctx: Any, answer: Any, request: Any, words: Sequence[str]) -> Any:
+    """The answer's pieces, to the first stop word in their text; tells the request which it was.
+
+    mlx_lm compares tokens. Where the model writes a word in others, it leaves out the word and goes on, and where it
+    finds one, it may lose the text before it.
+    """
+    held: list[Any] = []
+    for piece in answer:
+        held.append(piece)
+        if piece.finish_reason == "stop":  # its text is the end's mark
+            break
+        text = "".join(one.text for one in held)
+        if begins := [(at, word) for word in words if word and (at := text.find(word)) >= 0]:
+            at, request.stopped_by = min(begins)
+            ctx.stop()
+            yield from cut(held, at)
+            return
+        begun = max(
+            (size for word in words for size in range(min(len(word), len(text) + 1)) if text.endswith(word[:size])),
+            default=0,
+        )
+        while held and len(text) - len(held[0].text) >= begun:
+            text = text[len(held[0].text) :]
+            yield held.pop(0)
+    yield from held
+
+
+def measured(answer: Any, request: Any, tokenizer: Any, *, wanted: bool) -> Any:
+    """The answer's pieces; if that is wanted, tells the request the log-probability of each, and of the likeliest in
+    its place."""
+
+    def entry(token: int, logprob: float) -> dict[str, Any]:
+        return {"id": token, "token": tokenizer.decode([token]), "logprob": logprob}
+
+    for piece in answer:
+        if wanted and piece.finish_reason != "stop":  # the token of the end
+            likeliest = sorted(piece.top_tokens, key=lambda one: -one["logprob"])
+            others = [entry(one["id"], one["logprob"]) for one in likeliest]
+            request.written.append({**entry(piece.token, piece.logprob), "top_logprobs": others})
+        yield piece
+
+
+def cut(pieces: Sequence[Any], at: int) -> Any:
+    """The pieces with the first `at` characters of their text alone. All count as written.
+
+    At the limit, mlx_lm gives out all text; at a stop, it drops some.
+    """
+    for place, piece in enumerate(pieces, 1):
+        text = piece.text[: max(0, at)]
+        at -= len(piece.text)
+        yield replace(piece, text=text, finish_reason="length" if place == len(pieces) else None)
+
+
 def generator(server: Any, window: int | None, *, saves_prompts: bool) -> Any:
     """mlx_lm's ResponseGenerator with a context window, grammars, cut and saved prompts, and an end."""
     from mlx_lm.generate import TextStateMachine
@@ -305,13 +385,13 @@ def generator(server: Any, window: int | None, *, saves_prompts: bool) -> Any:
             return prompt, segments, kinds, state, vision
 
         def generate(self, request: Any, generation_args: Any, progress_callback: Any = None) -> Any:
+            words, generation_args.stop_words = generation_args.stop_words, []
             ctx, answer = super().generate(request, generation_args, progress_callback)
             if getattr(request, "guard", None) is not None:
                 # The text as it is: mlx_lm's own reader of calls and reasoning stays out of it.
-                ctx.initial_state = "normal"
-                stops = [(word, "normal") for word in generation_args.stop_words]
-                ctx.text_sm = TextStateMachine({"normal": stops} if stops else None)
-            return ctx, answer
+                ctx.initial_state, ctx.text_sm = "normal", TextStateMachine()
+            pieces = stopping(ctx, answer, request, words)
+            return ctx, measured(pieces, request, self.model_provider.tokenizer, wanted=generation_args.logprobs)
 
     return ResponseGenerator
 
@@ -333,7 +413,9 @@ def main() -> None:
     names = ("_tokenize", "_run_generate", "generation_available", "generate")
     missing = [name for name in names if not hasattr(server.ResponseGenerator, name)]
     names = ("handle_chat_completions", "handle_health_check", "_set_completion_headers", "_set_stream_headers")
-    missing += [name for name in names if not hasattr(server.APIHandler, name)]
+    missing += [
+        name for name in (*names, "handle_completion", "generate_response") if not hasattr(server.APIHandler, name)
+    ]
     missing += [name for name in ("_make_logits_processors", "_run_http_server") if not hasattr(server, name)]
     if missing:
         sys.exit(f"this mlx-lm has no {', '.join(missing)}: install 'mlx-lm>=0.32,<0.33'")
@@ -347,7 +429,7 @@ def main() -> None:
 
     server._make_logits_processors = with_guard
     saves = own.prompt_folder is not None
-    own_handler = handler(keyed(server.APIHandler), saves_prompts=saves)
+    own_handler = handler(telling(keyed(server.APIHandler)), saves_prompts=saves)
     server._run_http_server = functools.partial(server._run_http_server, handler_class=own_handler)
     server.ResponseGenerator = generator(server, own.context_window, saves_prompts=saves)
     if saves:

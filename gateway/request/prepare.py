@@ -28,10 +28,11 @@ from gateway.request.known_schemas import known_schemas
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
-from gateway.wire import control_tokens
-from gateway.wire.chat import MAX_KEPT_BYTES, CallDeltas, ChatRequest, decode, encode
+from gateway.wire import control_tokens, logprobs
+from gateway.wire.chat import CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import NEVER, Decision, Notation, RawText
+from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import FormatSpec, registry
 from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording
@@ -175,13 +176,15 @@ class Prepared(Struct, frozen=True):
 
     fields: the body to send. terms: how to ask for the answer and how to read it. raw: `terms.raw` for this request.
     repairs: repairs of the past
-    conversation, by kind, and the number of `control_tokens` that are kept text.
+    conversation, by kind, and the number of `control_tokens` that are kept text. logprobs: how many others each token
+    of the answer gets, as `gateway.wire.logprobs` says.
     """
 
     fields: dict[str, Raw]
     terms: Terms
     raw: RawText | None
     repairs: Mapping[str, int] = NOTHING
+    logprobs: int | None = None
 
 
 class TermsCache:
@@ -231,6 +234,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
         for name in terms.drop:
             fields.pop(name, None)
         fields |= terms.replace
+    top = logprobs.wanted(fields) if "logprobs" in fields or "top_logprobs" in fields else None
     repairs = NOTHING
     raw = terms.raw
     if raw is not None and raw.decision is not None:
@@ -242,7 +246,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
             **repairs,
             **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
         }
-    return Prepared(fields, terms, raw, repairs)
+    return Prepared(fields, terms, raw, repairs, top)
 
 
 def _decision(decision: Decision, request: ChatRequest, fields: Mapping[str, Raw]) -> Decision | None:

@@ -4,36 +4,64 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
-from msgspec import inspect
+from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.nulls import without_nulls
 
 T = TypeVar("T")
 
+Stop = Annotated[str, Meta(min_length=1)]
+"""A sequence that ends an answer. An empty one would end each before its first word."""
+
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Returns the decoded body. Raises ProviderInvalidRequest, which names the invalid field."""
+    """Returns the decoded body; a field that is null is absent.
+
+    Raises ProviderInvalidRequest, which names the invalid field.
+    """
     try:
         if not body.isascii():
             # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
             body.decode()
-        return decoder.decode(body)
+        return decoder.decode(without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None
+
+
+def check_stop(given: Any, place: str) -> None:
+    """Raises ProviderInvalidRequest for stop sequences that `Stop` doesn't allow. place: of the field."""
+    try:
+        msgspec.convert(given, Stop | list[Stop] | None)
+    except msgspec.ValidationError as error:
+        raise misfit(error, place) from None
+
+
+def misfit(error: msgspec.ValidationError, root: str = "", kind: object = None) -> ProviderInvalidRequest:
+    """The client's error for a field of the wrong type, or for one that is missing. Names the field.
+
+    root: the field that was decoded; "" for the whole body. kind: what it was decoded as, to tell the allowed values.
+    """
+    reason, _, where = str(error).partition(" - at `$")
+    place = (root + where.rstrip("`")).lstrip(".")
+    param = f"{place}.{missing[1]}".lstrip(".") if (missing := _missing(reason)) else place
+    if kind is not None and reason.startswith("Invalid ") and (values := _allowed(kind, place)):
+        reason += f"; allowed: {', '.join(map(str, values))}"
+    return ProviderInvalidRequest(
+        f"{param or 'the request body'}: {reason[:1].lower()}{reason[1:]}", param=param or None
+    )
+
+
+_missing = re.compile(r"Object missing required field `(\w+)`").match
 
 
 def _invalid(error: Exception, kind: object) -> ProviderInvalidRequest:
     """The client's error for a body that doesn't decode as `kind`."""
     if isinstance(error, msgspec.ValidationError):
-        reason, _, where = str(error).partition(" - at `$")
-        param = where.rstrip("`").lstrip(".") or None
-        place = f"{param}: " if param else "the request body: "
-        if reason.startswith("Invalid ") and (values := _allowed(kind, param or "")):
-            reason += f"; allowed: {', '.join(map(str, values))}"
-        return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
+        return misfit(error, kind=kind)
     if isinstance(error, UnicodeDecodeError):
         return ProviderInvalidRequest("the request body is not valid UTF-8")
     if isinstance(error, RecursionError):

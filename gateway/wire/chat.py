@@ -12,11 +12,13 @@ from functools import lru_cache
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
-from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
+from gateway.wire.body import Stop, misfit
 from gateway.wire.limits import Headers, Standing
+from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 
 
 class _Message(Struct, gc=False):
@@ -25,13 +27,13 @@ class _Message(Struct, gc=False):
 
 class _Function(Struct, gc=False):
     name: Annotated[str, Meta(min_length=1)]
-    description: str | UnsetType | None = UNSET
+    description: str | None = None
 
 
 class _Tool(Struct, gc=False):
     """name: set in the flat form of the Responses API, which has no `function`."""
 
-    type: str = "function"
+    type: str | None = None
     function: _Function | None = None
     name: Any = None
 
@@ -60,6 +62,7 @@ class ResponseFormat(Struct, gc=False):
         return bytes(self.json_schema.schema) if self.json_schema is not None else b"null"
 
 
+_Count = Annotated[int, Meta(ge=0)]
 _Tokens = Annotated[int, Meta(ge=1)]
 _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -86,11 +89,13 @@ class _Known(Struct, gc=False):
     max_tokens: _Tokens | None = None
     max_completion_tokens: _Tokens | None = None
     n: int | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = None
     seed: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: _Count | None = None
     service_tier: str | None = None
-    call_deltas: CallDeltas | UnsetType | None = UNSET
-    call_threshold: _Share | UnsetType | None = UNSET
+    call_deltas: CallDeltas | None = None
+    call_threshold: _Share | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     functions: None = None
@@ -121,7 +126,6 @@ class _Loose(_Known, gc=False):
 _decode_known = msgspec.json.Decoder(_Known).decode
 _decode_loose = msgspec.json.Decoder(_Loose).decode
 _decode_tools = msgspec.json.Decoder(list[_Tool] | None).decode
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 encode = msgspec.json.Encoder().encode
 decode = msgspec.json.Decoder().decode
 
@@ -148,9 +152,6 @@ def compact(json: bytes) -> bytes:
 
 
 _past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
-
-MAX_KEPT_BYTES = 128 * 1024
-"""Longer lists of tools aren't cached, so that the cache stays small."""
 
 FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""
@@ -299,6 +300,11 @@ class ChatRequest(Struct, eq=False):
         """The current progress: a word, then key=value pairs."""
         return self.progress()
 
+    @property
+    def names_stop(self) -> bool:
+        """Whether the answer says which of the client's stop sequences ended it, as Anthropic's do."""
+        return self.api == "messages" and "stop" in self.fields
+
     def limit(self) -> dict[str, Raw]:
         """The fields `tools` and `tool_choice` with the allowed tools alone, in words that every engine knows; {} if
         all are allowed."""
@@ -327,12 +333,12 @@ class ChatRequest(Struct, eq=False):
             if not body.isascii():
                 # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
                 body.decode()
+            fields, body = read_fields(body)
             known = _decode_known(body) if strict else _decode_loose(body)
-            fields = _decode_fields(body)
         except msgspec.ValidationError as error:
             if strict:
                 return cls._unusual(body, api)
-            raise _invalid(error) from None
+            raise misfit(error) from None
         except msgspec.DecodeError as error:
             raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
         except UnicodeDecodeError:
@@ -366,11 +372,10 @@ class ChatRequest(Struct, eq=False):
         )
         if known.service_tier is not None:
             request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
-        if known.call_deltas is not UNSET or known.call_threshold is not UNSET:
+        if known.call_deltas is not None or known.call_threshold is not None:
             fields.pop("call_deltas", None)
             fields.pop("call_threshold", None)
-            request.call_deltas = known.call_deltas or None
-            request.call_threshold = None if known.call_threshold is UNSET else known.call_threshold
+            request.call_deltas, request.call_threshold = known.call_deltas, known.call_threshold
         return request._limited() if isinstance(choice, dict) else request
 
     def _limited(self) -> ChatRequest:
@@ -395,52 +400,36 @@ class ChatRequest(Struct, eq=False):
         return request
 
 
-def _invalid(error: msgspec.ValidationError, root: str = "") -> ProviderInvalidRequest:
-    """root: the field that was decoded; "" for the whole body."""
-    reason, _, where = str(error).partition(" - at `$")
-    param = (root + where.rstrip("`")).lstrip(".") or None
-    place = f"{param}: " if param else "the request body: "
-    return ProviderInvalidRequest(f"{place}{reason[:1].lower()}{reason[1:]}", param=param)
-
-
 @lru_cache(maxsize=8)
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 
-    Removes null descriptions: some clients send them, and llama.cpp rejects them. Raises ProviderInvalidRequest.
+    Raises ProviderInvalidRequest.
     """
     try:
         tools = _decode_tools(given)
     except msgspec.ValidationError as error:
-        raise _invalid(error, "tools") from None
+        raise misfit(error, "tools") from None
     if not tools:
         return None
-    return _without_null_descriptions(given) if _check_tools(tools) else given
+    _check_tools(tools)
+    return given if all(tool.type for tool in tools) else encode([_FUNCTION | tool for tool in decode(given)])
 
 
-def _check_tools(tools: list[_Tool]) -> bool:
-    """Returns whether any description is null. Raises ProviderInvalidRequest for a function without a name."""
-    found = False
+_FUNCTION = {"type": "function"}
+"""What a tool is that doesn't say it; llama.cpp refuses such a tool."""
+
+
+def _check_tools(tools: list[_Tool]) -> None:
+    """Raises ProviderInvalidRequest for a function without a name."""
     for index, tool in enumerate(tools):
         name = tool.function.name if tool.function is not None else tool.name
         if isinstance(name, str) and "\0" in name:
             place = f"tools[{index}].function.name"
             raise ProviderInvalidRequest(f"{place}: it contains a NUL, which engines refuse", param=place)
-        if tool.function is not None:
-            found = found or tool.function.description is None
-        elif tool.type == "function" and not (tool.name and isinstance(tool.name, str)):
+        if tool.function is None and tool.type in (None, "function") and not (tool.name and isinstance(tool.name, str)):
             place = f"tools[{index}].function.name"
             raise ProviderInvalidRequest(f"{place}: a tool needs a function with a name", param=place)
-    return found
-
-
-def _without_null_descriptions(tools: bytes) -> bytes:
-    found: list[dict[str, Any]] = decode(tools)
-    for tool in found:
-        function = tool.get("function")
-        if function is not None and function.get("description", "") is None:
-            del function["description"]
-    return encode(found)
 
 
 class FunctionDelta(Struct, omit_defaults=True):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from msgspec import Raw, Struct
+from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
+from gateway.wire.body import Stop
 from gateway.wire.chat import Tier, encode
+from gateway.wire.nulls import read_fields
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import count
 
@@ -44,9 +46,9 @@ class Known(Struct):
     top_p: float | None = None
     n: int | None = None
     best_of: int | None = None
-    logprobs: int | None = None
+    logprobs: Annotated[int, Meta(ge=0)] | None = None
     echo: bool | None = None
-    stop: str | list[str] | None = None
+    stop: Stop | list[Stop] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     logit_bias: dict[str, Any] | None = None
@@ -104,7 +106,7 @@ class CreateCompletion(Struct):
             raise _invalid("n", "must be at least 1")
         if known.best_of not in (None, 1, n):
             raise _invalid("best_of", "no engine ranks its answers; ask for n, and choose yourself")
-        fields = _decode_fields(data)
+        fields, _ = read_fields(data)
         check_ranges(fields)
         return cls(known.model, bool(known.stream), fields, known)
 
@@ -162,7 +164,6 @@ class CreateCompletion(Struct):
 
 
 _known_decoder = msgspec.json.Decoder(Known)
-_decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
 def _invalid(param: str, message: str) -> ProviderInvalidRequest:
@@ -199,6 +200,8 @@ class Reader:
         part = self._part
         text = "" if part.silent else choice.get("text") or ""
         logprobs = None if part.silent else choice.get("logprobs")
+        if self._top == 0 and isinstance(logprobs, dict) and isinstance(others := logprobs.get("top_logprobs"), list):
+            logprobs = {**logprobs, "top_logprobs": [{} for _ in others]}
         if self._begun:
             if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
                 logprobs = self._own_shape(logprobs["content"])

@@ -93,6 +93,9 @@ class _Choice(Struct):
     text: str | None = None
     finish_reason: str | None = None
     stop_reason: Any = None
+    matched_stop: Any = None
+    stop_str: Any = None
+    """The stop sequence, in the words of vLLM, SGLang and TabbyAPI; the first two tell a token by its number."""
     logprobs: _Logprobs | None = None
 
 
@@ -163,8 +166,8 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
     elif choice.text:
         yield Text(choice.text)  # a text completion
     if choice.finish_reason is not None:
-        stop = choice.stop_reason if isinstance(choice.stop_reason, str) else None
-        yield End(choice.finish_reason, stop)
+        told = (choice.stop_reason, choice.matched_stop, choice.stop_str)
+        yield End(choice.finish_reason, next((stop for stop in told if isinstance(stop, str) and stop), None))
 
 
 def _of_usage(usage: _Usage, took: dict[str, Any]) -> Usage:

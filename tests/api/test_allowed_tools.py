@@ -169,7 +169,6 @@ LISTS: dict[str, tuple[Json, list[str], str]] = {
     "one twice": (allowing("rm", "rm"), ["rm"], "auto"),
     "required": (allowing("rm", mode="required"), ["rm"], "required"),
     "no mode": ({"type": "allowed_tools", "allowed_tools": {"tools": named("rm")}}, ["rm"], "auto"),
-    "a null mode": (allowing("rm", mode=None), ["rm"], "auto"),
     "the form of the Responses": (
         {"type": "allowed_tools", "mode": "required", "tools": named("ls")},
         ["ls"],
@@ -222,7 +221,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "a flat misspelt tool": (allowing(tools=[{"name": "r"}]), f"{AT}.tools[0].name", "there is no tool 'r'"),
     "no name": (allowing(tools=[{"type": "function"}]), f"{AT}.tools[0].name", "names no tool"),
     "no name in the function": (allowing(tools=[{"function": {}}]), f"{AT}.tools[0].function.name", "names no tool"),
-    "a null function": (allowing(tools=[{"function": None}]), f"{AT}.tools[0].function.name", "names no tool"),
+    "a null function": (allowing(tools=[{"function": None}]), f"{AT}.tools[0].name", "names no tool"),
     "an empty name": (allowing(""), f"{AT}.tools[0].function.name", "names no tool"),
     "a list for a name": (allowing(tools=[{"name": ["rm"]}]), f"{AT}.tools[0].name", "names no tool"),
     "a tool of another kind": (
@@ -234,7 +233,7 @@ REFUSED: dict[str, tuple[Any, str, str]] = {
     "a mode none": (allowing("rm", mode="none"), f"{AT}.mode", "there is no 'none'"),
     "a mode that is a list": (allowing("rm", mode=["auto"]), f"{AT}.mode", "allowed: auto, required"),
     "no object": ({"type": "allowed_tools", "allowed_tools": ["rm"]}, AT, "must be an object"),
-    "a null": ({"type": "allowed_tools", "allowed_tools": None}, AT, "must be an object"),
+    "a null": ({"type": "allowed_tools", "allowed_tools": None}, "tool_choice.tools", "must be a list"),
     "nothing": ({"type": "allowed_tools"}, "tool_choice.tools", "must be a list"),
     "an empty flat list": ({"type": "allowed_tools", "tools": []}, "tool_choice.tools", "it allows no tool"),
 }  # fmt: skip

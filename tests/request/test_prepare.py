@@ -21,7 +21,8 @@ from gateway.request.prepare import (
     work_out,
 )
 from gateway.schema.checker import compiled
-from gateway.wire.chat import MAX_KEPT_BYTES, ChatRequest
+from gateway.wire.chat import ChatRequest
+from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import registry
 from normalizers.spec import MAX_CALLS
 from normalizers.write.grammar import grammar

@@ -134,8 +134,10 @@ class MessageEncoder:
         if not self.message["content"]:
             self._begin(events, {"type": "text", "text": ""})
         self._close(events)
-        reason = "stop_sequence" if self._end.stop is not None else STOP_REASONS.get(self._end.reason, "end_turn")
-        ending = {"stop_reason": reason, "stop_sequence": self._end.stop}
+        # Whoever reads `stop_sequence` runs no tool, so calls go first.
+        stop = self._end.stop if self._end.reason == "stop" else None
+        reason = "stop_sequence" if stop is not None else STOP_REASONS.get(self._end.reason, "end_turn")
+        ending = {"stop_reason": reason, "stop_sequence": stop}
         self.message |= ending
         return [
             *events,

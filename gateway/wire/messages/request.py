@@ -11,6 +11,7 @@ from msgspec import Meta, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
+from gateway.wire.body import Stop
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
 
@@ -80,7 +81,7 @@ class CreateMessage(Struct, kw_only=True):
     stream: bool | None = None
     tools: list[Tool] | None = None
     tool_choice: ToolChoice | None = None
-    stop_sequences: list[str] | None = None
+    stop_sequences: list[Stop] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None

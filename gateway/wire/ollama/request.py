@@ -77,9 +77,10 @@ class Common(Struct, kw_only=True):
             fields["stream_options"] = {"include_usage": True}
         if self.service_tier is not None:
             fields["service_tier"] = self.service_tier
+        body.check_stop((self.options or {}).get("stop"), "options.stop")
         for name, value in (self.options or {}).items():
             unlimited = name == "num_predict" and isinstance(value, int | float) and value <= 0
-            if name in OPTIONS and value is not None and not unlimited:
+            if name in OPTIONS and not unlimited:
                 fields[OPTIONS[name]] = value
         if isinstance(self.format, dict):
             fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "o", "schema": self.format}}

@@ -39,7 +39,7 @@ class CreateConversation(Struct):
 
 
 class UpdateConversation(Struct):
-    metadata: dict[str, str] | None
+    metadata: dict[str, str] | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> UpdateConversation:

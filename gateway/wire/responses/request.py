@@ -6,10 +6,10 @@ import base64
 import binascii
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import Meta, Struct, field
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
@@ -79,7 +79,7 @@ class CreateResponse(Struct, kw_only=True):
     parallel_tool_calls: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_logprobs: int | None = None
+    top_logprobs: Annotated[int, Meta(ge=0)] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     max_output_tokens: int | None = None
@@ -92,7 +92,7 @@ class CreateResponse(Struct, kw_only=True):
     prompt_cache_key: str | None = None
     safety_identifier: str | None = None
     service_tier: str | None = None
-    seed: int | UnsetType = UNSET
+    seed: int | None = None
     truncation: str | None = None
 
     @classmethod
@@ -280,7 +280,7 @@ def chat_fields(request: CreateResponse, items: Iterable[Item], tools: ToolTable
         "max_tokens": request.max_output_tokens,
         "parallel_tool_calls": request.parallel_tool_calls if tools.declared else None,
         "reasoning_effort": request.reasoning and request.reasoning.effort,
-        "seed": None if request.seed is UNSET else request.seed,
+        "seed": request.seed,
         "user": request.user,
     }.items():
         if value is not None:
