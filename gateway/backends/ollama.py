@@ -197,8 +197,9 @@ class OllamaBackend(OpenAIBackend):
         if endpoint == "rerank":
             return await Backend.post(self, endpoint, fields)
         if endpoint == "embeddings":
-            body = {"model": self.model.upstream_name, "options": self._settings, "truncate": False}
-            response = await self.accepted(self._embed_head, {**body, "input": fields["input"]})
+            body: dict[str, Any] = {"model": self.model.upstream_name, "options": self._settings, "truncate": False}
+            body |= {name: fields[name] for name in ("input", "keep_alive") if name in fields}
+            response = await self.accepted(self._embed_head, body)
             return EmbeddingsReply(response)
         body = ollama_chat.request(self.model.upstream_name, fields, self._settings)
         chat = partial(ollama_chat.Completion, usage=True)

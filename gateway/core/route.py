@@ -44,6 +44,7 @@ from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import (
     NOBODY,
+    UNLIMITED,
     ApiName,
     Caller,
     ChatRequest,
@@ -431,9 +432,12 @@ class Route:
         meter = self.count(api, caller, stream=stream)
         try:
             async with self.use(tier) as backend:
+                sent = dict(fields)
                 if endpoint == "completions":
-                    fields = self._settings.fields(fields)
-                reply = await backend.post(endpoint, dict(fields))
+                    sent = self._settings.fields(fields)
+                    if bytes(sent.get("max_tokens", b"")) == UNLIMITED:
+                        self._settings.lift_limit(sent, prompt=True)
+                reply = await backend.post(endpoint, sent)
                 try:
                     yield Passthrough(reply, backend, meter, tier)
                 finally:
