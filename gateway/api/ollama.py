@@ -16,6 +16,7 @@ from gateway.api.listing import Listing, Seen
 from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
+from gateway.core.abilities import abilities
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp, Headers
@@ -32,7 +33,6 @@ VERSION = "0.12.6"
 FOREVER = "9999-12-31T23:59:59Z"
 MOST_SECONDS = 1e9
 """A longer stay is shown as this one: Python's years end."""
-CAPABILITIES = {"tool_calling": "tools", "vision": "vision", "reasoning": "thinking"}
 
 
 async def chat(request: Request) -> ASGIApp:
@@ -210,7 +210,6 @@ async def show(request: Request) -> ASGIApp:
     if (error := await route.missing()) is not None:
         raise error
     model, entry = route.model, _entry(await request.services.shared(Listing).look(), route.model)
-    able = [known for name, known in CAPABILITIES.items() if name in model.capabilities]
     family = entry["details"]["family"]
     info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if model.context_window is not None:
@@ -223,7 +222,7 @@ async def show(request: Request) -> ASGIApp:
             "template": "",
             "details": entry["details"],
             "model_info": info,
-            "capabilities": ["embedding"] if model.role == "embedding" else ["completion", *able],
+            "capabilities": await abilities(route),
             "modified_at": entry["modified_at"],
         }
     )

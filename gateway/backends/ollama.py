@@ -310,7 +310,12 @@ class OllamaBackend(OpenAIBackend):
         shown = await self.shown()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
-        return About(_template(shown), architecture, source="/api/show")
+        told = {
+            "sees": await self._able("vision", otherwise=False),
+            "inserts": await self._able("insert", otherwise=False),
+        }
+        thinks = await self._able("thinking") if "capabilities" in shown else None
+        return About(_template(shown), architecture, source="/api/show", thinks=thinks, **told)
 
     async def shown(self) -> dict[str, Any]:
         """The cached answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""
