@@ -152,7 +152,7 @@ async def embed(request: Request) -> ASGIApp:
     vectors, told, headers = await _vectors(request, wanted, wanted.input, unknown_fields(Embed, body))
     answer = {
         "model": wanted.model,
-        "embeddings": [shortened(one.embedding, wanted.dimensions) for one in vectors.data],
+        "embeddings": [one.embedding for one in vectors.data],
         "total_duration": int((time.time() - began) * 1e9),
         "load_duration": 0,
         "prompt_eval_count": vectors.usage.prompt_tokens,
@@ -180,8 +180,12 @@ async def _vectors(
     kept = {name: Raw(encode(value)) for name, value in _keep(request, route, asked, warnings).items()}
     fields = {**wanted.fields, **kept}
     async with route.post("embeddings", fields, "ollama", request.caller, asked=name) as answer:
+        vectors = Vectors.parse(await answer.whole())
+        for one in vectors.data:
+            # 0 is as good as none: Ollama can't tell them apart.
+            one.embedding = shortened(one.embedding, asked.dimensions or None)
         told = {**named(answer.tier), **({"ctxgate": {"warnings": warnings}} if warnings else {})}
-        return Vectors.parse(await answer.whole()), told, _dropped(warnings)
+        return vectors, told, _dropped(warnings)
 
 
 async def tags(request: Request) -> ASGIApp:

@@ -229,7 +229,10 @@ class Embed(Asked, kw_only=True):
     @classmethod
     def parse(cls, data: bytes) -> Embed:
         """Raises ProviderInvalidRequest."""
-        return body.read(_embed_decoder, data)
+        request = body.read(_embed_decoder, data)
+        if request.dimensions is not None and request.dimensions < 0:
+            raise ProviderInvalidRequest("dimensions: must be at least 1", param="dimensions")
+        return request
 
 
 class Named(Struct, kw_only=True):
