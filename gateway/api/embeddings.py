@@ -13,7 +13,8 @@ async def embeddings(request: Request) -> ASGIApp:
     route = request.gateway.route(wanted.model, "embedding")
     async with route.post("embeddings", wanted.fields, "embeddings", request.caller, asked=wanted.model) as answer:
         vectors = Vectors.parse(await answer.whole())
-    return JSON(embedding_list(wanted, vectors, route.model.name, answer.tier))
+        made = embedding_list(wanted, vectors, route.model.name, answer.tier)
+    return JSON(made)
 
 
 async def rerank(request: Request) -> ASGIApp:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Any
@@ -13,18 +13,20 @@ from starlette.responses import Response
 
 from gateway import __version__
 from gateway.api.listing import Listing, Seen
-from gateway.api.streaming import LineEncoding, chat_stream, extra_headers
+from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
+from gateway.core.abilities import abilities
 from gateway.core.permission import check
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
-from gateway.server.asgi import ASGIApp
+from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.http import JSON, Request
-from gateway.wire.chat import ChatRequest, Tier, encode
+from gateway.wire.chat import UNLIMITED, ChatRequest, encode
 from gateway.wire.embeddings import CreateEmbedding, Vectors, named, shortened
 from gateway.wire.ollama.answer import LineEncoder
-from gateway.wire.ollama.request import Chat, Common, Embed, Generate, Named, plain_name
+from gateway.wire.ollama.options import SERVICE, Warning, ignored
+from gateway.wire.ollama.request import Asked, Chat, Common, Embed, Generate, Named, plain_name, unknown_fields
 from gateway.wire.pieces import pieces
 
 VERSION = "0.12.6"
@@ -32,52 +34,76 @@ VERSION = "0.12.6"
 FOREVER = "9999-12-31T23:59:59Z"
 MOST_SECONDS = 1e9
 """A longer stay is shown as this one: Python's years end."""
-CAPABILITIES = {"tool_calling": "tools", "vision": "vision", "reasoning": "thinking"}
 
 
 async def chat(request: Request) -> ASGIApp:
-    wanted = Chat.parse(await request.body())
+    body = await request.body()
+    wanted = Chat.parse(body)
     if not wanted.messages:
         return await _load(request, wanted, generate=False)
-    return await _answer(request, wanted, wanted.chat_fields(), generate=False)
+    return await _answer(request, wanted, unknown_fields(Chat, body), generate=False)
 
 
 async def generate(request: Request) -> ASGIApp:
-    wanted = Generate.parse(await request.body())
+    body = await request.body()
+    wanted = Generate.parse(body)
     if not wanted.prompt and not wanted.images:
         return await _load(request, wanted, generate=True)
+    unknown = unknown_fields(Generate, body)
     if wanted.plain:
-        return await _complete(request, wanted)
-    return await _answer(request, wanted, wanted.chat_fields(), generate=True)
+        return await _complete(request, wanted, unknown)
+    return await _answer(request, wanted, unknown, generate=True)
 
 
-async def _answer(request: Request, wanted: Common, fields: dict[str, Any], *, generate: bool) -> ASGIApp:
+async def _answer(request: Request, wanted: Chat | Generate, unknown: list[Warning], *, generate: bool) -> ASGIApp:
     gateway, route = request.gateway, _route(request.gateway, wanted.model)
-    fields |= _keep(request, route, wanted)
+    fields, warnings = wanted.chat_fields(_runtime(route.model)), _warnings(wanted, route, unknown)
+    fields |= _keep(request, route, wanted, warnings)
     chat = ChatRequest.parse(encode(fields), "ollama")
     chat.caller = request.caller
-    encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.tier)
+    if wanted.unlimited:
+        chat.fields["max_tokens"] = Raw(UNLIMITED)
+    encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.tier, warnings=warnings)
     if chat.stream:
-        return chat_stream(gateway, chat, LineEncoding(encoder))
+        return chat_stream(gateway, chat, LineEncoding(encoder, _dropped(warnings)))
     with await gateway.chat(chat) as run:
         lines = encoder.feed(pieces(await run.whole()))
-    return JSON(encoder.whole([*lines, *encoder.finish()]), extra_headers(run))
+    return JSON(encoder.whole([*lines, *encoder.finish()]), (*_dropped(warnings), *extra_headers(run)))
 
 
-async def _complete(request: Request, wanted: Generate) -> ASGIApp:
+async def _complete(request: Request, wanted: Generate, unknown: list[Warning]) -> ASGIApp:
     """Continues a raw prompt. A stream has one line: nobody needs a raw text in pieces."""
     route = _route(request.gateway, wanted.model)
-    _keep(request, route, wanted)
-    known = {**wanted.completion_fields(), "stream": False}
+    warnings = _warnings(wanted, route, unknown)
+    known = {**wanted.completion_fields(_runtime(route.model)), **_keep(request, route, wanted, warnings)}
+    if wanted.unlimited or not {"max_tokens", "max_completion_tokens"} & {*known, *route.model.defaults}:
+        known["max_tokens"] = Raw(UNLIMITED)
+    known["stream"] = False
     fields = {name: Raw(encode(value)) for name, value in known.items() if name not in ("model", "stream_options")}
     async with route.post("completions", fields, "ollama", request.caller, asked=plain_name(wanted.model)) as answer:
         tier = answer.tier
-        encoder = _encoder(wanted, route, generate=True, tier=lambda: tier)
+        encoder = _encoder(wanted, route, generate=True, tier=lambda: tier, warnings=warnings)
         lines = encoder.feed(pieces(await answer.whole()))
         last = encoder.whole([*lines, *encoder.finish()])
     if wanted.stream is False:
-        return JSON(last)
-    return Response(encode(last) + b"\n", media_type="application/x-ndjson")
+        return JSON(last, _dropped(warnings))
+    headers = {name.decode(): value.decode() for name, value in _dropped(warnings)}
+    return Response(encode(last) + b"\n", media_type="application/x-ndjson", headers=headers)
+
+
+def _warnings(wanted: Asked, route: Route, unknown: list[Warning]) -> list[Warning]:
+    """What the request asks for in vain. unknown: of its fields."""
+    return [*unknown, *wanted.warnings(_runtime(route.model), route.model.context_window)]
+
+
+def _runtime(model: Model) -> str:
+    """The runtime whose options the model has."""
+    return SERVICE if model.runtime == "openai" and (model.base_url or "").startswith("https:") else model.runtime
+
+
+def _dropped(warnings: list[Warning]) -> Headers:
+    """The header that names the options that have no effect."""
+    return dropped_header(b"x-ctxgate-dropped-options", (each["text"].partition(":")[0] for each in warnings))
 
 
 async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
@@ -96,14 +122,23 @@ async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
     return JSON(_encoder(wanted, route, generate=generate).loaded("unload" if kept == 0 else "load"))
 
 
-def _keep(request: Request, route: Route, wanted: Common) -> dict[str, Any]:
-    """Notes how long the engine stays after this request; returns the field that tells an Ollama behind us."""
+def _keep(request: Request, route: Route, wanted: Asked, warnings: list[Warning]) -> dict[str, Any]:
+    """Notes how long the engine stays after this request; returns the field that tells an Ollama behind us.
+
+    Adds a warning if nobody heeds it."""
     kept = wanted.kept_seconds
-    if not _decides(request):
+    if kept is None:
         return {}
-    if route.engine is not None:
-        route.engine.keep_alive = kept
-    return {"keep_alive": wanted.keep_alive} if kept is not None and route.model.runtime == "ollama" else {}
+    if not _decides(request):
+        warnings.append(ignored("keep_alive", "the API key lacks the scope operations"))
+        return {}
+    if route.model.runtime == "ollama":
+        return {"keep_alive": wanted.keep_alive}
+    if route.engine is None:
+        warnings.append(ignored("keep_alive", "the model's server decides itself what it keeps in memory"))
+        return {}
+    route.engine.keep_alive = kept
+    return {}
 
 
 def _decides(request: Request) -> bool:
@@ -112,36 +147,46 @@ def _decides(request: Request) -> bool:
 
 
 async def embed(request: Request) -> ASGIApp:
-    wanted = Embed.parse(await request.body())
+    body = await request.body()
+    wanted = Embed.parse(body)
     began = time.time()
-    vectors, tier = await _vectors(request, wanted, wanted.input)
-    return JSON(
-        {
-            "model": wanted.model,
-            "embeddings": [shortened(one.embedding, wanted.dimensions) for one in vectors.data],
-            "total_duration": int((time.time() - began) * 1e9),
-            "load_duration": 0,
-            "prompt_eval_count": vectors.usage.prompt_tokens,
-            **named(tier),
-        }
-    )
+    vectors, told, headers = await _vectors(request, wanted, wanted.input, unknown_fields(Embed, body))
+    answer = {
+        "model": wanted.model,
+        "embeddings": [one.embedding for one in vectors.data],
+        "total_duration": int((time.time() - began) * 1e9),
+        "load_duration": 0,
+        "prompt_eval_count": vectors.usage.prompt_tokens,
+    }
+    return JSON({**answer, **told}, headers)
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    wanted = Embed.parse(await request.body())
-    vectors, tier = await _vectors(request, wanted, wanted.prompt or "")
-    return JSON({"embedding": vectors.data[0].embedding, **named(tier)})
+    body = await request.body()
+    wanted = Embed.parse(body)
+    vectors, told, headers = await _vectors(request, wanted, wanted.prompt or "", unknown_fields(Embed, body))
+    return JSON({"embedding": vectors.data[0].embedding, **told}, headers)
 
 
-async def _vectors(request: Request, asked: Embed, texts: str | list[str]) -> tuple[Vectors, Tier | None]:
-    """The vectors, and the service tier that the answer names."""
+async def _vectors(
+    request: Request, asked: Embed, texts: str | list[str], unknown: list[Warning]
+) -> tuple[Vectors, dict[str, Any], Headers]:
+    """The vectors, and what else the answer says: fields and headers."""
     if not texts:
         raise ProviderInvalidRequest("input: at least one text is needed", param="input")
     wanted = CreateEmbedding.parse(encode({"input": texts, "service_tier": asked.service_tier}))
     name = plain_name(asked.model)
     route = request.gateway.route(name, "embedding")
-    async with route.post("embeddings", wanted.fields, "ollama", request.caller, asked=name) as answer:
-        return Vectors.parse(await answer.whole()), answer.tier
+    warnings = _warnings(asked, route, unknown)
+    kept = {name: Raw(encode(value)) for name, value in _keep(request, route, asked, warnings).items()}
+    fields = {**wanted.fields, **kept}
+    async with route.post("embeddings", fields, "ollama", request.caller, asked=name) as answer:
+        vectors = Vectors.parse(await answer.whole())
+        for one in vectors.data:
+            # 0 is as good as none: Ollama can't tell them apart.
+            one.embedding = shortened(one.embedding, asked.dimensions or None)
+        told = {**named(answer.tier), **({"ctxgate": {"warnings": warnings}} if warnings else {})}
+        return vectors, told, _dropped(warnings)
 
 
 async def tags(request: Request) -> ASGIApp:
@@ -170,7 +215,6 @@ async def show(request: Request) -> ASGIApp:
     if (error := await route.server.missing()) is not None:
         raise error
     model, entry = route.model, _entry(await request.services.shared(Listing).look(), route.model)
-    able = [known for name, known in CAPABILITIES.items() if name in model.capabilities]
     family = entry["details"]["family"]
     info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if model.context_window is not None:
@@ -183,7 +227,7 @@ async def show(request: Request) -> ASGIApp:
             "template": "",
             "details": entry["details"],
             "model_info": info,
-            "capabilities": ["embedding"] if model.role == "embedding" else ["completion", *able],
+            "capabilities": await abilities(route),
             "modified_at": entry["modified_at"],
         }
     )
@@ -198,9 +242,15 @@ def _route(gateway: Gateway, name: str) -> Route:
 
 
 def _encoder(
-    wanted: Common, route: Route, *, generate: bool, tier: Callable[[], str | None] = lambda: None
+    wanted: Common,
+    route: Route,
+    *,
+    generate: bool,
+    tier: Callable[[], str | None] = lambda: None,
+    warnings: Sequence[Warning] = (),
 ) -> LineEncoder:
-    return LineEncoder(wanted.model or route.model.name, time.time(), time.time, generate=generate, tier=tier)
+    name = wanted.model or route.model.name
+    return LineEncoder(name, time.time(), time.time, generate=generate, tier=tier, top=wanted.top, warnings=warnings)
 
 
 def _entry(seen: Seen, model: Model) -> dict[str, Any]:

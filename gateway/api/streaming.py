@@ -190,7 +190,7 @@ class Encoder(Protocol):
 class EventEncoding:
     """Server-sent events, each named by its `type`."""
 
-    headers = SSE_HEADERS
+    headers: Headers = SSE_HEADERS
     comments = True
     ping = b""
     unchanged = False
@@ -217,8 +217,12 @@ class EventEncoding:
 class LineEncoding(EventEncoding):
     """JSON lines, a format without comments."""
 
-    headers = NDJSON
     comments = False
+
+    def __init__(self, encoder: Encoder, headers: Headers = ()) -> None:
+        """headers: of the stream, besides its type."""
+        super().__init__(encoder)
+        self.headers = (*NDJSON, *headers)
 
     def write(self, events: list[Any]) -> bytes:
         return b"".join([encode(event) + b"\n" for event in events])
@@ -281,6 +285,6 @@ def estimate(count: TokenCount) -> Headers:
 
 
 def dropped_header(name: bytes, kinds: Iterable[str]) -> Headers:
-    """The header that names the kinds of tools, or of items, that the gateway doesn't show to the model."""
+    """The header that names the kinds of tools, of items, or of options, that the model doesn't get."""
     named = _UNPRINTABLE.sub("?", ", ".join(sorted(set(kinds))))[:MAX_KINDS]
     return ((name, named.encode()),) if named else ()

@@ -15,12 +15,21 @@ TEMPLATE, ARCHITECTURE, TOKENS = "tokenizer.chat_template", "general.architectur
 
 class About(msgspec.Struct, frozen=True):
     """template: "" if the model has none, None if unknown. tokens: the special tokens that look like markers.
-    source: the file or endpoint that this comes from."""
+    source: the file or endpoint that this comes from. sees, thinks, inserts: the server says that the model reads
+    images, thinks before it answers, and fills the gap between two texts; thinks is None if it says nothing."""
 
     template: str | None = None
     architecture: str = ""
     tokens: tuple[str, ...] = ()
     source: str = ""
+    sees: bool = False
+    thinks: bool | None = None
+    inserts: bool = False
+
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template has a place for tools; True if it is unknown."""
+        return self.mentions("tools") or self.mentions('"tool_use"')  # the name of a separate template for tools
 
     def mentions(self, word: str) -> bool:
         """Whether the template contains the word; True if the template is unknown."""

@@ -525,7 +525,11 @@ class LlamaCppBackend(OpenAIBackend):
         if (known := await super().about()) != UNKNOWN:
             return known
         props = await self.props()
-        return About(template=str(props.get("chat_template", "")), source="/props") if props else UNKNOWN
+        if not props:
+            return UNKNOWN
+        template, modalities = str(props.get("chat_template", "")), props.get("modalities")
+        sees = isinstance(modalities, dict) and modalities.get("vision") is True
+        return About(template, source="/props", sees=sees)
 
     async def props(self) -> dict[str, Any]:
         """The answer of /props, cached once it arrives; {} if the server has none."""

@@ -218,8 +218,9 @@ class OllamaBackend(OpenAIBackend):
         if endpoint == "rerank":
             return await Backend.post(self, endpoint, fields)
         if endpoint == "embeddings":
-            body = {"model": self.model.upstream_name, "options": self._settings, "truncate": False}
-            response = await self.accepted(self._embed_head, {**body, "input": fields["input"]})
+            body: dict[str, Any] = {"model": self.model.upstream_name, "options": self._settings, "truncate": False}
+            body |= {name: fields[name] for name in ("input", "keep_alive") if name in fields}
+            response = await self.accepted(self._embed_head, body)
             return EmbeddingsReply(response)
         body = ollama_chat.request(self.model.upstream_name, fields, self._settings)
         chat = partial(ollama_chat.Completion, usage=True)
@@ -330,7 +331,14 @@ class OllamaBackend(OpenAIBackend):
         shown = await self.shown()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
-        return About(_template(shown), architecture, source="/api/show")
+        return About(
+            _template(shown),
+            architecture,
+            source="/api/show",
+            sees=await self._able("vision", otherwise=False),
+            thinks=await self._able("thinking") if "capabilities" in shown else None,
+            inserts=await self._able("insert", otherwise=False),
+        )
 
     async def shown(self) -> dict[str, Any]:
         """The cached answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""

@@ -26,6 +26,7 @@ Json = dict[str, Any]
 OPTIONS = {
     **{name: name for name in ("temperature", "top_p", "top_k", "min_p", "seed", "stop", "repeat_penalty")},
     **{name: name for name in ("frequency_penalty", "presence_penalty", "num_ctx", "num_keep", "repeat_last_n")},
+    "typical_p": "typical_p",
     "max_tokens": "num_predict",
     "max_completion_tokens": "num_predict",
 }

@@ -219,8 +219,7 @@ class OpenAIBackend(Backend):
 
     async def takes_tools(self) -> bool:
         """Whether the template in the model's files mentions tools; assumes so without a known template."""
-        known = await self.about()
-        return known.mentions("tools") or known.mentions('"tool_use"')  # the name of a separate template for tools
+        return (await self.about()).takes_tools
 
     async def keeps_calls(self) -> bool:
         return (await self.about()).mentions("tool_calls")

@@ -242,7 +242,7 @@ class Route:
         try:
             async with self.use(tier) as backend:
                 if endpoint == "completions":
-                    fields = self.sender.fields(fields)
+                    fields = self.sender.completion_fields(fields)
                 reply = await backend.post(endpoint, dict(fields))
                 try:
                     yield Passthrough(reply, backend, meter, tier)

@@ -33,7 +33,7 @@ from gateway.request.prepare import (
 )
 from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
-from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.chat import UNLIMITED, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from gateway.wire.logprobs import Logprobs
 
@@ -82,9 +82,12 @@ class Sender:
                 raise
         return await self._send_once(request, backend, replace(can, examples=()))
 
-    def fields(self, given: Mapping[str, Raw]) -> Mapping[str, Raw]:
-        """The fields of a request that isn't a chat, with the model's settings."""
-        return self._settings.fields(given)
+    def completion_fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
+        """The fields of a request for a plain prompt, with the model's settings."""
+        sent = self._settings.fields(given)
+        if bytes(sent.get("max_tokens", b"")) == UNLIMITED:
+            self._settings.lift_limit(sent, prompt=True)
+        return sent
 
     async def count_tokens(self, request: ChatRequest, backend: Backend) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""

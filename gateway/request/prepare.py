@@ -29,7 +29,7 @@ from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
 from gateway.wire import control_tokens, logprobs
-from gateway.wire.chat import CallDeltas, ChatRequest, decode, encode
+from gateway.wire.chat import UNLIMITED, CallDeltas, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import NEVER, Decision, Notation, RawText
 from gateway.wire.nulls import MAX_KEPT_BYTES
@@ -103,6 +103,23 @@ class Settings(Struct, frozen=True, eq=False):
             del fields[name]
         fields |= self.force
         return fields
+
+    def lift_limit(self, fields: dict[str, Raw], *, prompt: bool = False) -> None:
+        """Removes the limit of tokens, unless callers may not set it. prompt: the request has no chat template."""
+        names = _with_twins(("max_tokens",))
+        if names & (self.strip | self.force.keys()):
+            return
+        for name in names & fields.keys():
+            del fields[name]
+        if (without := (NO_LIMIT_OF_PROMPTS if prompt else NO_LIMIT).get(self.runtime)) is not None:
+            fields["max_tokens"] = without
+
+
+NO_LIMIT = {"ollama": Raw(UNLIMITED)}
+"""Runtime → the `max_tokens` that says that there is no limit; for the others it is left out. An Ollama model may have
+a limit of its own."""
+NO_LIMIT_OF_PROMPTS = {**NO_LIMIT, "llama-cpp-python": Raw(b"null"), "openai": Raw(b"null")}
+"""The same without a chat template: OpenAI's endpoint for that writes 16 tokens unless told otherwise."""
 
 
 class Capabilities(Struct, frozen=True, eq=False):
@@ -228,6 +245,8 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
     """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     edits = settings.defaults or settings.strip or settings.force
     fields = settings.fields(request.fields) if edits else dict(request.fields)
+    if request.api == "ollama" and bytes(fields.get("max_tokens", b"")) == UNLIMITED:
+        settings.lift_limit(fields)
     if can.control_tokens is not None:
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     if terms.drop or terms.replace:

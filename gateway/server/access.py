@@ -19,7 +19,7 @@ LOOPBACK = frozenset(("localhost", "host.docker.internal", "host.containers.inte
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED = (
     *("x-ctxgate-mended", "x-ctxgate-healed", "x-ctxgate-enforced", "x-ctxgate-fallback", "x-ctxgate-estimate"),
-    *("x-ctxgate-dropped-tools", "x-ctxgate-dropped-items", "x-ctxgate-skipped"),
+    *("x-ctxgate-dropped-tools", "x-ctxgate-dropped-items", "x-ctxgate-dropped-options", "x-ctxgate-skipped"),
     *("x-ctxgate-call-probability", "retry-after"),
     *("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),
     *("x-ratelimit-limit-tokens", "x-ratelimit-remaining-tokens", "x-ratelimit-reset-tokens"),

@@ -68,6 +68,10 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
+UNLIMITED = b"-1"
+"""As `max_tokens` of a request of Ollama's API: no limit, whatever the model's defaults say."""
+
+
 class _Known(Struct, gc=False):
     """The fields whose types the gateway validates before it asks an engine.
 

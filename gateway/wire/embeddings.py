@@ -144,7 +144,10 @@ _decode_scores = msgspec.json.Decoder(Scores).decode
 
 
 def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str, tier: Tier | None = None) -> dict[str, Any]:
-    """The answer in OpenAI's format. tier: the one that the request got, if the answer shall name it."""
+    """The answer in OpenAI's format. tier: the one that the request got, if the answer shall name it.
+
+    Raises ProviderInvalidRequest for `dimensions` that the vectors don't have.
+    """
     data = [
         {"object": "embedding", "index": at, "embedding": _encoded(one.embedding, request)}
         for at, one in enumerate(vectors.data)
@@ -153,9 +156,17 @@ def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str, tier:
 
 
 def shortened(vector: list[float], dimensions: int | None) -> list[float]:
-    """Truncates a vector and rescales it to length 1. Only for models trained for it (Matryoshka embeddings)."""
-    if dimensions is None or dimensions >= len(vector):
+    """Truncates a vector and rescales it to length 1. Only for models trained for it (Matryoshka embeddings).
+
+    Raises ProviderInvalidRequest if the vector is shorter.
+    """
+    if dimensions is None or dimensions == len(vector):
         return vector
+    if dimensions > len(vector):
+        message = (
+            f"dimensions: the model's vectors have {len(vector)} numbers: ask for 1 to {len(vector)}, or leave it out"
+        )
+        raise ProviderInvalidRequest(message, param="dimensions")
     head = vector[:dimensions]
     length = math.hypot(*head)
     return [number / length for number in head] if length else head

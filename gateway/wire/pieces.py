@@ -7,6 +7,7 @@ counts, because these APIs have no `n`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 from typing import Any
 
 import msgspec
@@ -61,7 +62,13 @@ class Usage(Struct, frozen=True):
     completion_seconds: float | None = None
 
 
-Piece = Text | Reasoning | CallStart | CallArguments | End | Usage
+class Warned(Struct, frozen=True):
+    """What the gateway tells the client about the answer, each with a `code` and a `text`."""
+
+    warnings: list[dict[str, str]]
+
+
+Piece = Text | Reasoning | CallStart | CallArguments | End | Usage | Warned
 
 
 class _Function(Struct):
@@ -83,7 +90,33 @@ class _Delta(Struct):
 
 
 class _Logprobs(Struct):
+    """content: of a chat, and of llama.cpp's completions. The others: of other completions; servers differ in them."""
+
     content: list[Any] | None = None
+    tokens: Any = None
+    token_logprobs: Any = None
+    top_logprobs: Any = None
+
+    def entries(self) -> list[Any]:
+        """In the form of a chat's `logprobs.content`."""
+        if self.content is not None:
+            return self.content
+        lists = [one if isinstance(one, list) else [] for one in (self.tokens, self.token_logprobs, self.top_logprobs)]
+        return [
+            {**_entry(token, logprob), "top_logprobs": _entries(top)}
+            for token, logprob, top in zip_longest(*lists)
+            if isinstance(token, str) and isinstance(logprob, int | float)
+        ]
+
+
+def _entry(token: str, logprob: float) -> dict[str, Any]:
+    return {"token": token, "logprob": logprob, "bytes": [*token.encode()]}
+
+
+def _entries(top: object) -> list[dict[str, Any]]:
+    """Of the likeliest tokens, as a mapping from each to its log-probability."""
+    found = top.items() if isinstance(top, dict) else ()
+    return [_entry(token, logprob) for token, logprob in found if isinstance(logprob, int | float)]
 
 
 class _Choice(Struct):
@@ -119,6 +152,8 @@ class _Answer(Struct):
     usage: _Usage | None = None
     timings: Any = None
     """In llama.cpp's format; other servers may use the name for something else."""
+    ctxgate: Any = None
+    """The gateway's own field; a gateway may be the server, too."""
 
 
 _decode = msgspec.json.Decoder(_Answer).decode
@@ -134,6 +169,8 @@ def pieces(payload: bytes) -> Iterator[Piece]:
     for choice in answer.choices or ():
         if choice.index == 0:
             yield from _of_choice(choice)
+    if isinstance(answer.ctxgate, dict) and isinstance(warnings := answer.ctxgate.get("warnings"), list):
+        yield Warned(warnings)
     if answer.usage is not None:
         yield _of_usage(answer.usage, answer.timings if isinstance(answer.timings, dict) else {})
 
@@ -153,7 +190,7 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
     if message is not None:
         if reasoning := message.reasoning_content or message.reasoning:
             yield Reasoning(reasoning)
-        logprobs = (choice.logprobs and choice.logprobs.content) or []
+        logprobs = choice.logprobs.entries() if choice.logprobs is not None else []
         if message.content or logprobs:
             yield Text(message.content or "", logprobs)
         for position, call in enumerate(message.tool_calls or ()):
@@ -164,7 +201,8 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
             if function.arguments:
                 yield CallArguments(index, function.arguments)
     elif choice.text:
-        yield Text(choice.text)  # a text completion
+        # a text completion
+        yield Text(choice.text, choice.logprobs.entries() if choice.logprobs is not None else [])
     if choice.finish_reason is not None:
         told = (choice.stop_reason, choice.matched_stop, choice.stop_str)
         yield End(choice.finish_reason, next((stop for stop in told if isinstance(stop, str) and stop), None))

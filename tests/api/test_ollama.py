@@ -70,7 +70,9 @@ def test_embed(client: ollama.Client) -> None:
 def test_listings(client: ollama.Client, real: str) -> None:
     assert [model.model for model in client.list().models] == ["tiny", "vectors", "echo"]
     shown = client.show("tiny")
-    assert shown.capabilities == ["completion"]
+    assert shown.capabilities == ["completion", "tools"]
+    assert client.show("vectors").capabilities == ["embedding"]
+    assert client.show("echo").capabilities == ["completion"]
     assert shown.modelinfo is not None
     assert shown.modelinfo["llama.cpp.context_length"] == 1024
     assert client.ps().models[0].model == "tiny"

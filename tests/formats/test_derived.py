@@ -125,7 +125,8 @@ async def test_an_answer_of_a_server_whose_template_nobody_knows() -> None:
         model = external(f"http://127.0.0.1:{double.address.port}", "auto")
         async with Gateway(config(model)) as gateway:
             whole = await ask(gateway, ASK, tools=[tool(WEATHER)])
-            assert (gateway.routes["m"].spec.name, gateway.routes["m"].evidence) == (
+            capability = gateway.routes["m"].sender.capability
+            assert (capability.reader.name, capability.evidence) == (
                 "derived",
                 "chat template <use tool= (/props)",
             )
@@ -210,6 +211,9 @@ async def test_an_endless_template_leaves_the_model_to_its_marks(
     monkeypatch.setattr(choice, "SECONDS", 0.3)
     (tmp_path / "chat_template.jinja").write_text(ENDLESS)
     async with Gateway(config(Model(name="m", runtime="mlx", path=tmp_path, tool_call_format="auto"))) as gateway:
-        route = gateway.routes["m"]
-        await route.look()
-        assert (route.spec.name, route.evidence) == ("hermes", f"chat template <tool_call> ({tmp_path.name})")
+        capability = gateway.routes["m"].sender.capability
+        await capability.look()
+        assert (capability.reader.name, capability.evidence) == (
+            "hermes",
+            f"chat template <tool_call> ({tmp_path.name})",
+        )

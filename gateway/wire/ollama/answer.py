@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.chat import decode
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage, Warned
 
 Line = dict[str, Any]
 
@@ -24,7 +24,9 @@ class LineEncoder:
 
     began, now: seconds since 1970; `total_duration` is their difference. The durations of prompt and completion come
     from the engine; if it doesn't report them, a stream's first piece divides them, and a whole answer omits them.
-    tier: the service tier that the last line names, asked for then; None names none.
+    tier: the service tier that the last line names, asked for then; None names none. top: how many likely tokens a
+    token's `logprobs` show; None: no `logprobs`. warnings: what the last line says in its `ctxgate` field, before the
+    warnings of the answer itself.
     """
 
     def __init__(
@@ -35,8 +37,12 @@ class LineEncoder:
         *,
         generate: bool = False,
         tier: Callable[[], str | None] = lambda: None,
+        top: int | None = None,
+        warnings: Sequence[dict[str, str]] = (),
     ) -> None:
         self._tier = tier
+        self._top = top
+        self._warnings = [*warnings]
         self._model = model
         self._began = began
         self._first = 0.0
@@ -59,8 +65,8 @@ class LineEncoder:
         lines: list[Line] = []
         for piece in pieces:
             match piece:
-                case Text() if piece.text:
-                    lines += [*self._finish_call(), self._line(piece.text)]
+                case Text() if piece.text or (piece.logprobs and self._top is not None):
+                    lines += [*self._finish_call(), self._line(piece.text, **self._logprobs(piece))]
                 case Reasoning():
                     lines += [*self._finish_call(), self._line("", thinking=piece.text)]
                 case CallStart():
@@ -78,6 +84,8 @@ class LineEncoder:
                     self._end = piece
                 case Usage():
                     self._usage = piece
+                case Warned():
+                    self._warnings += piece.warnings
         return lines
 
     def finish(self) -> list[Line]:
@@ -96,6 +104,8 @@ class LineEncoder:
         }
         if (tier := self._tier()) is not None:
             last["service_tier"] = tier
+        if self._warnings:
+            last["ctxgate"] = {"warnings": self._warnings}
         return [*lines, last]
 
     def fail(self, error: GatewayError) -> list[Line]:
@@ -106,6 +116,8 @@ class LineEncoder:
         *before, last = lines
         if self._usage.completion_seconds is None:
             del last["prompt_eval_duration"], last["eval_duration"]
+        if logprobs := [one for line in before for one in line.get("logprobs", ())]:
+            last["logprobs"] = logprobs
         if self._generate:
             last["response"] = "".join(line["response"] for line in before)
             if thinking := "".join(line.get("thinking", "") for line in before):
@@ -142,12 +154,28 @@ class LineEncoder:
         self._calls += 1
         return [self._line("", tool_calls=[{"id": call.id, "function": function}])]
 
-    def _line(self, text: str, **more: Any) -> Line:
+    def _logprobs(self, piece: Text) -> Line:
+        """The field `logprobs` of a line, as Ollama writes it; {} if there are none, or none were asked for."""
+        if self._top is None or not piece.logprobs:
+            return {}
+        return {"logprobs": [_token(entry, self._top) for entry in piece.logprobs if isinstance(entry, dict)]}
+
+    def _line(self, text: str, *, logprobs: Sequence[Line] = (), **more: Any) -> Line:
         at = datetime.fromtimestamp(self._now(), UTC).isoformat().replace("+00:00", "Z")
         head = {"model": self._model, "created_at": at}
+        tail = {"done": False, **({"logprobs": logprobs} if logprobs else {})}
         if self._generate:
-            return {**head, "response": text, **more, "done": False}
-        return {**head, "message": {"role": "assistant", "content": text, **more}, "done": False}
+            return {**head, "response": text, **more, **tail}
+        return {**head, "message": {"role": "assistant", "content": text, **more}, **tail}
+
+
+def _token(entry: Line, top: int) -> Line:
+    """One token of OpenAI's `logprobs.content`. top: how many of the likeliest in its place to show."""
+    token: Line = {name: entry[name] for name in ("token", "logprob", "bytes") if name in entry}
+    likeliest = entry.get("top_logprobs")
+    if not top or not isinstance(likeliest, list):
+        return token
+    return {**token, "top_logprobs": [_token(one, 0) for one in likeliest[:top] if isinstance(one, dict)]}
 
 
 def _ns(seconds: float) -> int:

@@ -5,28 +5,17 @@ from __future__ import annotations
 import base64
 import math
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
 from gateway.wire.chat import encode
-
-OPTIONS = {
-    "num_predict": "max_tokens",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "seed": "seed",
-    "stop": "stop",
-    "presence_penalty": "presence_penalty",
-    "frequency_penalty": "frequency_penalty",
-    "repeat_penalty": "repeat_penalty",
-}
-"""Ollama's options → fields of a chat request. Ignores the others (`num_ctx`, `num_gpu`, …): see config.yaml."""
+from gateway.wire.ollama import options
+from gateway.wire.ollama.options import Warning, ignored
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"\d{1,12}(?:\.\d{0,12})?|\.\d{1,12}"
@@ -57,19 +46,57 @@ class Message(Struct):
     name: str | None = None
 
 
-class Common(Struct, kw_only=True):
-    """stream: None means True."""
+MAX_TOP_LOGPROBS = 20
+"""Ollama's limit, and OpenAI's."""
+
+
+class Asked(Struct, kw_only=True):
+    """What the requests for text and for vectors have in common."""
 
     model: str = ""
-    stream: bool | None = None
-    format: str | dict[str, Any] | None = None
     options: dict[str, Any] | None = None
-    think: bool | str | None = None
     keep_alive: Any = None
+    truncate: bool | None = None
     service_tier: str | None = None
 
-    def fields(self, messages: list[dict[str, Any]]) -> dict[str, Any]:
-        """The fields of the chat request. Raises ProviderInvalidRequest."""
+    @property
+    def kept_seconds(self) -> float | None:
+        """`keep_alive` in seconds without a request; inf: for ever; None: not given. Raises ProviderInvalidRequest."""
+        return None if self.keep_alive is None else _duration(self.keep_alive)
+
+    def warnings(self, runtime: str, window: int | None) -> Iterator[Warning]:
+        """What the request asks for and the model's engine doesn't get. window: of the model's context, in tokens."""
+        if self.truncate:
+            yield ignored("truncate", "nothing is cut: a text that is too long is refused (400)")
+        yield from options.warnings(self.options, runtime, window)
+
+
+def unknown_fields(kind: type[Struct], data: bytes) -> list[Warning]:
+    """Warnings about the fields of a body, already read as `kind`, that Ollama's API doesn't have."""
+    names: dict[str, Raw] = msgspec.json.decode(data, type=dict[str, Raw])
+    return [
+        ignored(repr(name[:MAX_NAME]), "Ollama's API has no such field")
+        for name in [*names][:MAX_FIELDS]
+        if name not in kind.__struct_encode_fields__
+    ]
+
+
+MAX_NAME, MAX_FIELDS = 64, 64
+"""Characters of a name, and number of names, that a warning repeats: they are the client's."""
+
+
+class Common(Asked, kw_only=True):
+    """stream: None means True."""
+
+    stream: bool | None = None
+    format: str | dict[str, Any] | None = None
+    think: bool | str | None = None
+    shift: bool | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+
+    def fields(self, messages: list[dict[str, Any]], runtime: str | None = None) -> dict[str, Any]:
+        """The fields of the chat request. runtime: as for `options.fields`. Raises ProviderInvalidRequest."""
         fields: dict[str, Any] = {"messages": messages, "stream": self.stream is not False}
         if self.model:
             fields["model"] = plain_name(self.model)
@@ -78,10 +105,7 @@ class Common(Struct, kw_only=True):
         if self.service_tier is not None:
             fields["service_tier"] = self.service_tier
         body.check_stop((self.options or {}).get("stop"), "options.stop")
-        for name, value in (self.options or {}).items():
-            unlimited = name == "num_predict" and isinstance(value, int | float) and value <= 0
-            if name in OPTIONS and not unlimited:
-                fields[OPTIONS[name]] = value
+        fields |= options.fields(self.options, runtime)
         if isinstance(self.format, dict):
             fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "o", "schema": self.format}}
         elif self.format == "json":
@@ -92,12 +116,34 @@ class Common(Struct, kw_only=True):
             fields["reasoning_effort"] = self.think
         elif self.think is not None:
             fields["chat_template_kwargs"] = {"enable_thinking": self.think}
+        if self.top is not None:
+            fields["logprobs"] = True
+            fields |= {"top_logprobs": self.top} if self.top else {}
         return fields
 
     @property
-    def kept_seconds(self) -> float | None:
-        """`keep_alive` in seconds without a request; inf: for ever; None: not given. Raises ProviderInvalidRequest."""
-        return None if self.keep_alive is None else _duration(self.keep_alive)
+    def top(self) -> int | None:
+        """How many likely tokens to show in the place of each; None: no log-probabilities.
+
+        Raises ProviderInvalidRequest.
+        """
+        most = self.top_logprobs or 0
+        if not 0 <= most <= MAX_TOP_LOGPROBS:
+            message = f"top_logprobs: must be from 0 to {MAX_TOP_LOGPROBS}"
+            raise ProviderInvalidRequest(message, param="top_logprobs")
+        return most if self.logprobs else None
+
+    @property
+    def unlimited(self) -> bool:
+        """Whether the answer may be as long as it gets, whatever the model's defaults say."""
+        return options.unlimited(self.options)
+
+    def warnings(self, runtime: str, window: int | None) -> Iterator[Warning]:
+        if self.shift:
+            yield ignored("shift", "the context isn't shifted: an answer ends where it is full")
+        if self.top_logprobs and not self.logprobs:
+            yield ignored("top_logprobs", "needs `logprobs: true`")
+        yield from super().warnings(runtime, window)
 
 
 class Chat(Common):
@@ -109,8 +155,8 @@ class Chat(Common):
         """Raises ProviderInvalidRequest."""
         return body.read(_chat_decoder, data)
 
-    def chat_fields(self) -> dict[str, Any]:
-        fields = self.fields(_messages(self.messages))
+    def chat_fields(self, runtime: str | None = None) -> dict[str, Any]:
+        fields = self.fields(_messages(self.messages), runtime)
         if self.tools:
             fields["tools"] = self.tools
         return fields
@@ -135,36 +181,59 @@ class Generate(Common):
             raise ProviderInvalidRequest("template: not supported; the model's own applies", param="template")
         if request.context:
             raise ProviderInvalidRequest("context: not supported; send the conversation to /api/chat", param="context")
+        if request.raw and request.system:
+            raise ProviderInvalidRequest("system: a raw prompt has no place for it; put it into prompt", param="system")
         return request
 
     @property
     def plain(self) -> bool:
         return bool(self.raw or self.suffix)
 
-    def chat_fields(self) -> dict[str, Any]:
+    def chat_fields(self, runtime: str | None = None) -> dict[str, Any]:
         system = [Message("system", self.system)] if self.system else []
-        return self.fields(_messages([*system, Message("user", self.prompt, images=self.images)]))
+        return self.fields(_messages([*system, Message("user", self.prompt, images=self.images)]), runtime)
 
-    def completion_fields(self) -> dict[str, Any]:
-        fields = self.fields([])
-        del fields["messages"]
+    def completion_fields(self, runtime: str | None = None) -> dict[str, Any]:
+        """The fields for a prompt without a chat template."""
+        fields = self.fields([], runtime)
+        for name in ("messages", "chat_template_kwargs", "reasoning_effort", "top_logprobs"):
+            fields.pop(name, None)
+        if self.top is not None:
+            fields["logprobs"] = max(1, self.top)
+        if runtime == "llama.cpp" and fields.pop("response_format", None) is not None:
+            # Its endpoint for prompts drops `response_format` without a word.
+            fields["json_schema"] = self.format if isinstance(self.format, dict) else {"type": "object"}
         fields["prompt"] = self.prompt
         return fields | ({"suffix": self.suffix} if self.suffix else {})
 
+    def warnings(self, runtime: str, window: int | None) -> Iterator[Warning]:
+        if self.plain:
+            for name, there in (("images", self.images), ("think", self.think), ("system", self.system)):
+                if there:
+                    yield ignored(name, "a prompt without a chat template has no place for it")
+            if self.format and runtime not in HOLDS_PROMPTS:
+                yield ignored("format", f"runtime {runtime} holds only chats to a format")
+        yield from super().warnings(runtime, window)
 
-class Embed(Struct, kw_only=True):
+
+HOLDS_PROMPTS = ("llama.cpp", "ollama")
+"""Runtimes that hold the answer to a prompt without a chat template to a format."""
+
+
+class Embed(Asked, kw_only=True):
     """`/api/embed`, and `/api/embeddings` with its `prompt`."""
 
-    model: str = ""
     input: str | list[str] = ""
     prompt: str | None = None
     dimensions: int | None = None
-    service_tier: str | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> Embed:
         """Raises ProviderInvalidRequest."""
-        return body.read(_embed_decoder, data)
+        request = body.read(_embed_decoder, data)
+        if request.dimensions is not None and request.dimensions < 0:
+            raise ProviderInvalidRequest("dimensions: must be at least 1", param="dimensions")
+        return request
 
 
 class Named(Struct, kw_only=True):
