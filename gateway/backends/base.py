@@ -208,6 +208,10 @@ class Backend:
         message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
         raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
 
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
+        """Like `post`. owner: whose prompts the engine may reuse; see `gateway.wire.chat.Caller`."""
+        return await self.post(endpoint, fields)
+
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         """The length of a chat request's prompt; None if the server can't tell without answering it."""
         return None

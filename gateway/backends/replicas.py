@@ -79,6 +79,9 @@ class Replicas(Backend):
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
         return await self._try_each({}, lambda backend: backend.post(endpoint, dict(fields)))
 
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> CountedReply:
+        return await self._try_each({}, lambda backend: backend.post_for(owner, endpoint, dict(fields)))
+
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         return await self._of_any(lambda backend: backend.count_tokens(fields))
 

@@ -433,11 +433,12 @@ class Route:
             async with self.use(tier) as backend:
                 if endpoint == "completions":
                     fields = self._settings.fields(fields)
-                reply = await backend.post(endpoint, dict(fields))
+                reply = await backend.post_for(caller.owner, endpoint, dict(fields))
                 try:
                     yield Passthrough(reply, backend, meter, tier)
                 finally:
                     reply.close()
+                    meter.place(reply.turn)
         except BaseException as error:
             meter.end(outcome_of(error))
             raise
