@@ -32,13 +32,13 @@ CLASSES = {
     "server/fast_protocol.py:FastProtocol": (29, 25),
     # Every engine is used through it, and a subclass overrides what is different.
     "backends/base.py:Backend": (25, 1),
-    "backends/replicas.py:Replicas": (22, 6),
+    "backends/replicas.py:Replicas": (22, 7),
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
     "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 34),
-    "core/route.py:Route": (41, 20),
+    "core/route.py:Route": (42, 21),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (68, 42),
     "prompts/live.py:LivePrompts": (49, 22),
@@ -52,7 +52,7 @@ FUNCTIONS = {
     "api/operations/metrics.py:_answers": 60,  # a table of metrics
     "api/responses/endpoints.py:prepared": 47,
     "backends/llamacpp.py:open_raw": 56,
-    "core/route.py:__init__": 52,
+    "core/route.py:__init__": 54,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
     "wire/chat.py:parse": 51,
     "wire/responses/answer.py:response_object": 49,  # a table of fields

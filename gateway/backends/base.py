@@ -183,6 +183,10 @@ class Backend:
     opens_escaped = False
     """Whether `open` takes escaped requests; else their texts are broken for it."""
 
+    separates = False
+    """Whether the engine reuses an owner's prompts for that owner alone; see `gateway.wire.chat.Caller`. If it doesn't,
+    and several owners ask it, nobody is told what it reuses."""
+
     replays = 0
     """How often a request whose server goes away is sent again, if its client has nothing yet: other servers answer."""
 

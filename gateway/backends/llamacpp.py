@@ -90,7 +90,7 @@ _needs_chat = messages.needs(messages.MEDIA)
 
 
 class LlamaCppBackend(OpenAIBackend):
-    escapes = True
+    escapes = separates = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:

@@ -63,7 +63,7 @@ class Replicas(Backend):
             self._choice.add(replica)
         self._kind = kind(model, Address())
         """Represents all of them; never sends a request."""
-        self.escapes = self._kind.escapes
+        self.escapes, self.separates = self._kind.escapes, self._kind.separates
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 

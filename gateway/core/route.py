@@ -19,6 +19,7 @@ from gateway.answer.capture import recorded
 from gateway.answer.normalize import Answer, in_words
 from gateway.backends import Address, Backend, Endpoint, ReplicaStatus, Reply
 from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
+from gateway.backends.quiet import Quiet
 from gateway.backends.template import REFUSED
 from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
@@ -111,6 +112,8 @@ class Route:
             measure=schemas.pool.measure,
             calls_by_format=model.enforcement == "response_format",
         )
+        self._several_owners = False
+        """Somebody else than the owner of this machine has asked."""
         self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
         self._no_repeats = model.call_threshold is not None
         self._terms = TermsCache()
@@ -293,6 +296,7 @@ class Route:
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
             prepared = replaced(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
+        reply = self._told(reply, backend, request.caller)
         kind: Callable[..., Answer] = self._request_log.plain
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
@@ -309,6 +313,13 @@ class Route:
                 request.progress = lambda: answer.describe_held() if answer.chunks else before()
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, answer, backend, enforced
+
+    def _told(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
+        """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
+        if not caller.owner and not self._several_owners:
+            return reply
+        self._several_owners = True
+        return reply if backend.separates else Quiet(reply)
 
     async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
         if blocks(request, can):
@@ -434,6 +445,7 @@ class Route:
                 if endpoint == "completions":
                     fields = self._settings.fields(fields)
                 reply = await backend.post_for(caller.owner, endpoint, dict(fields))
+                reply = self._told(reply, backend, caller)
                 try:
                     yield Passthrough(reply, backend, meter, tier)
                 finally:

@@ -118,3 +118,27 @@ async def test_each_owner_keeps_a_slot(shop: Open) -> None:
         for said in await alternate(gateway, "a", "b", "a", "b"):
             assert said.share >= LEAST_CACHED
         assert {said.words for said in first} == {first[0].words}
+
+
+async def test_a_server_of_somebody_else(shop: Open) -> None:
+    """The gateway chooses its slots, too, from the first user on who isn't the owner of this machine."""
+    async with shop(parallel=2) as server:
+        await server.ask(messages=secret(3))
+        address = server.engine().address
+        assert address is not None
+        elsewhere = {"path": None, "base_url": f"http://{address.host}:{address.port}"}
+        async with shop(models={"a": elsewhere}) as gateway:
+            assert (await gateway.ask(messages=secret(3))).share >= LEAST_CACHED
+            assert [said.cached for said in await alternate(gateway, "b", "c", messages=secret(3))] == [0, 0]
+            for said in await alternate(gateway, "b", "c", "b", "c", messages=secret(3)):
+                assert said.share >= LEAST_CACHED
+
+
+async def test_an_answer_that_is_cut_off_leaves_its_slot_to_nobody(shop: Open) -> None:
+    async with shop() as gateway:
+        await gateway.ask(owner="a", messages=secret(3))
+        with await gateway.open(owner="b", messages=secret(2)):
+            pass  # whether the engine has begun, nobody knows
+        guess, own = await alternate(gateway, "b", "a", messages=secret(3))
+        assert guess.cached == 0
+        assert own.share >= LEAST_CACHED  # from its file
