@@ -31,16 +31,16 @@ CLASSES = {
     # What uvicorn calls by name is one class, with what it keeps for each connection.
     "server/fast_protocol.py:FastProtocol": (29, 25),
     # Every engine is used through it, and a subclass overrides what is different.
-    "backends/base.py:Backend": (24, 1),
-    "backends/replicas.py:Replicas": (21, 6),
-    "backends/llamacpp.py:LlamaCppBackend": (38, 13),
+    "backends/base.py:Backend": (25, 1),
+    "backends/replicas.py:Replicas": (22, 7),
+    "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
     "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 34),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
-    "prompts/live.py:LivePrompts": (43, 21),
+    "prompts/live.py:LivePrompts": (49, 22),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
     "wire/chat.py:ChatRequest": (8, 24),

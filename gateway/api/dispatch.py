@@ -35,7 +35,7 @@ class Dispatch:
 
     def __init__(self, services: Services) -> None:
         self.chat = Chat(services.gateway)
-        self.callers = Callers()
+        self.callers = Callers(services.gateway.config.prompts.share_prefixes)
         self._services = services
         self._router: ASGIApp | None = None
 

@@ -183,6 +183,10 @@ class Backend:
     opens_escaped = False
     """Whether `open` takes escaped requests; else their texts are broken for it."""
 
+    separates = False
+    """Whether the engine reuses an owner's prompts for that owner alone; see `gateway.wire.chat.Caller`. If it doesn't,
+    and several owners ask it, nobody is told what it reuses."""
+
     replays = 0
     """How often a request whose server goes away is sent again, if its client has nothing yet: other servers answer."""
 
@@ -207,6 +211,10 @@ class Backend:
         """Sends a request to `/v1/<endpoint>` of the server, `model` filled in. Raises as `open` does."""
         message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
         raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
+
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
+        """Like `post`. owner: whose prompts the engine may reuse; see `gateway.wire.chat.Caller`."""
+        return await self.post(endpoint, fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         """The length of a chat request's prompt; None if the server can't tell without answering it."""

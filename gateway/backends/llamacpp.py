@@ -30,7 +30,7 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Place, Placing
+from gateway.prompts.live import LivePrompts, Place, Placing, unsaved
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import NEVER, Decided, Decision, Notation, RawText
@@ -91,7 +91,7 @@ _needs_chat = messages.needs(messages.MEDIA)
 
 
 class LlamaCppBackend(OpenAIBackend):
-    escapes = True
+    escapes = separates = True
     ready_path = "/health"
 
     def __init__(self, model: Model, address: Address | None) -> None:
@@ -148,7 +148,7 @@ class LlamaCppBackend(OpenAIBackend):
         if collects:
             fields |= collect.STREAM_FIELDS
         fixup = StopWord.asked(request, fields)
-        turn = await self.placed(fields, None)
+        turn = await self.placed(fields, None, request.caller.owner)
         with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn, reply.fixup = turn, fixup
@@ -197,11 +197,11 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        turn = await self.placed(fields, prompt)
-        asked |= {name: value for name, value in fields.items() if name == "id_slot"}
+        turn = await self.placed(fields, prompt, request.caller.owner)
+        asked |= {name: fields[name] for name in ("id_slot", "cache_prompt") if name in fields}
         asked |= {"model": self._name, "prompt": Raw(encode(prompt))}
         with turn or NOWHERE:
-            grammar, decided = await self._steered(asked, raw, pair)
+            grammar, decided = await self._steered(asked, raw, pair, turn)
             response = await self.accepted(self._completion_head, asked | grammar)
         reply = _completion_kind(asked)(
             response,
@@ -214,7 +214,7 @@ class LlamaCppBackend(OpenAIBackend):
         return reply
 
     async def _steered(
-        self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None
+        self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None, turn: Place | None
     ) -> tuple[dict[str, Raw], Decided | None]:
         """The fields of the answer's grammar, and what was decided. pair: the reasoning that the prompt opens."""
         if raw.decision is not None and pair is None and may_decide(asked):
@@ -222,6 +222,8 @@ class LlamaCppBackend(OpenAIBackend):
                 decided: Decided | None = Decided(0.0, NEVER)
             else:
                 decided = await self._decide(raw.decision, raw.think, asked)
+                if turn is not None and turn.fresh and turn.slot is not None:
+                    asked["cache_prompt"] = Raw(b"true")  # the slot holds this prompt now
             if decided is not None:
                 return {"grammar": Raw(encode(raw.decision.grammar(decided)))}, decided
         return await self._grammar(asked, raw, pair), None
@@ -311,15 +313,20 @@ class LlamaCppBackend(OpenAIBackend):
         """The tokens of a prompt, or of a text in its middle; None if the server can't tell."""
         return await self._tokens({"content": prompt, "add_special": begins, "parse_special": begins})
 
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None:
+    def _placing(self, owner: str) -> tuple[Placing, LlamaCppSlots] | None:
+        """What places requests of the owner; None if they may reuse whatever the engine holds."""
+        if self._places is None and owner:
+            self.ask_for_places(unsaved(self.model.name))
+        return (self._places, self._slots) if self._places is not None and self._slots is not None else None
+
+    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None, owner: str) -> Place | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
-        places, slots = self._places, self._slots
-        if places is None or slots is None:
+        if (placing := self._placing(owner)) is None:
             return None
+        places, slots = placing
         if several(fields):
             # Each choice takes a slot.
-            places.disturb()
-            return None
+            return _written(places.anywhere(slots, owner), fields)
 
         async def render() -> str | None:
             found = prompt
@@ -332,12 +339,10 @@ class LlamaCppBackend(OpenAIBackend):
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await places.place(slots, sent, render, private=private)
+        turn = await places.place(slots, sent, render, private=private, owner=owner)
         if turn is not None and turn.chain:
             turn.asked = sent
-        if turn is not None and turn.slot is not None and "id_slot" not in fields:
-            fields["id_slot"] = Raw(b"%d" % turn.slot)
-        return turn
+        return _written(turn, fields)
 
     async def _check_fits(self, fields: dict[str, Raw], prompt: Prompt | None = None) -> None:
         """Counts the tokens of a prompt that may exceed a slot's window; llama.cpp counts only once a slot is free.
@@ -363,14 +368,36 @@ class LlamaCppBackend(OpenAIBackend):
         return window if isinstance(window, int) and window > 0 else None
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
+        return await self.post_for("", endpoint, fields)
+
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         if endpoint == "completions" and bytes(fields.get("suffix", b"null")) not in (b"null", b'""'):
             message = "suffix: llama.cpp ignores it here; put the model's own fill-in-the-middle tokens into the prompt"
             raise ProviderInvalidRequest(message, param="suffix")
         if self._adapters:
             self._weigh_adapters(decode(fields.get("model", b"null")), fields)
-        if self._places is not None:
-            self._places.disturb()
-        return await super().post(endpoint, fields)
+        turn = await self._placed_text(endpoint, fields, owner)
+        with turn or NOWHERE:
+            reply = await super().post(endpoint, fields)
+        reply.turn = turn
+        return reply
+
+    async def _placed_text(self, endpoint: Endpoint, fields: dict[str, Raw], owner: str) -> Place | None:
+        """As `placed`, for what isn't a chat."""
+        if (placing := self._placing(owner)) is None:
+            return None
+        places, slots = placing
+        if endpoint != "completions":
+            return places.anywhere(slots)
+        if several(fields) or not places.apart(owner):
+            return _written(places.anywhere(slots, owner), fields)
+
+        async def render() -> None:
+            """Such prompts aren't saved."""
+
+        return _written(
+            await places.place(slots, [bytes(fields["prompt"])], render, private=False, owner=owner), fields
+        )
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         if not self._templates or _needs_chat(fields["messages"]) is not None:
@@ -392,8 +419,6 @@ class LlamaCppBackend(OpenAIBackend):
         if window is not None and len(tokens) >= window:
             raise context_length_exceeded(len(tokens), window)
         texts = [piece.get("piece") if isinstance(piece, dict) else None for piece in pieces]
-        if self._places is not None:
-            self._places.disturb()
         head = self.post_head("/completion")
 
         async def post(asked: dict[str, Any]) -> dict[str, Any]:
@@ -403,8 +428,14 @@ class LlamaCppBackend(OpenAIBackend):
             finally:
                 response.close()
 
-        # Bytes that aren't text on their own come as numbers.
-        return await read(tokens, [text if isinstance(text, str) else "\ufffd" for text in texts], top, post)
+        placing = self._placing("")
+        turn = placing[0].anywhere(placing[1]) if placing is not None else None
+        try:
+            # Bytes that aren't text on their own come as numbers.
+            return await read(tokens, [text if isinstance(text, str) else "\ufffd" for text in texts], top, post)
+        finally:
+            if turn is not None:
+                turn.leave()
 
     async def control_tokens(self) -> ControlTokens | None:
         """Read from the server's vocabulary, once; empty if it doesn't tell the vocabulary."""
@@ -571,6 +602,15 @@ class LlamaCppBackend(OpenAIBackend):
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
+
+
+def _written(turn: Place | None, fields: dict[str, Raw]) -> Place | None:
+    """Writes the place into the request's fields."""
+    if turn is not None and turn.slot is not None and (turn.apart or "id_slot" not in fields):
+        fields["id_slot"] = Raw(b"%d" % turn.slot)
+    if turn is not None and turn.fresh:
+        fields["cache_prompt"] = Raw(b"false")
+    return turn
 
 
 def _refused_field(message: str) -> ProviderInvalidRequest | None:

@@ -111,7 +111,7 @@ class Origin(Protocol):
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
     async def rendered(self, fields: dict[str, Raw]) -> Prompt | None: ...
     async def ids(self, prompt: Prompt, *, begins: bool = True) -> list[int] | None: ...
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None: ...
+    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None, owner: str) -> Place | None: ...
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]: ...
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response: ...
     def post_head(self, path: str) -> bytes: ...
@@ -149,11 +149,11 @@ class LlamaCppFlex(Backend):
         asked = await self._asked(fields, raw, pair)
         if prompt is None or ids is None or asked is None:
             return await self.origin.open_raw(request, fields, raw)
-        turn = await self.origin.placed(fields, prompt)
+        turn = await self.origin.placed(fields, prompt, request.caller.owner)
         if not isinstance(turn, Turn) or turn.slot is None:
             if turn is not None:
                 turn.leave()
-            turn = await self.prompts.take(self.slots)
+            turn = await self.prompts.take(self.slots, owner=request.caller.owner)
         if turn.slot is None:
             turn.leave()
             return await self.origin.open_raw(request, fields, raw)
@@ -289,6 +289,8 @@ class FlexReply(HTTPReply):
         """Sends the prompt and the answer so far. Raises as `accepted`."""
         origin = self._backend.origin
         asked = {**self._asked, "id_slot": Raw(b"%d" % turn.slot) if turn.slot is not None else Raw(b"-1")}
+        if turn.fresh:
+            asked["cache_prompt"] = Raw(b"false")
         asked["prompt"] = Raw(encode([*self._prompt, *self._written]))
         if not self._unmarked and "grammar_triggers" in asked:
             # The engine would take the rest of the answer for its start.
@@ -444,7 +446,7 @@ class FlexReply(HTTPReply):
             await self._recall_written()
             if self._limit is not None and len(self._written) >= self._limit:
                 return False
-            turn = await take_back(backend.prompts, backend.slots, self._aside)
+            turn = await take_back(backend.prompts, backend.slots, self._aside, self._request.caller.owner)
             await self._forget()
             with turn:
                 await self.ask(turn)

@@ -63,7 +63,7 @@ class Replicas(Backend):
             self._choice.add(replica)
         self._kind = kind(model, Address())
         """Represents all of them; never sends a request."""
-        self.escapes = self._kind.escapes
+        self.escapes, self.separates = self._kind.escapes, self._kind.separates
         self._probing: dict[Replica, asyncio.Task[None]] = {}
         self._closed = False
 
@@ -78,6 +78,9 @@ class Replicas(Backend):
 
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
         return await self._try_each({}, lambda backend: backend.post(endpoint, dict(fields)))
+
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> CountedReply:
+        return await self._try_each({}, lambda backend: backend.post_for(owner, endpoint, dict(fields)))
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         return await self._of_any(lambda backend: backend.count_tokens(fields))

@@ -17,7 +17,7 @@ Effect = Literal["added", "removed", "restarts", "settings"]
 AT_START = (
     *("server.host", "server.port", "server.uds", "server.tls"),
     *("state_dir", "store"),
-    "prompts.share",
+    *("prompts.share", "prompts.share_prefixes"),
     *("log.traces", "log.trace_content"),
 )
 

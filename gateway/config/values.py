@@ -459,6 +459,9 @@ class Prompts(Entry, frozen=True, kw_only=True):
     """Memory in which an engine may keep prompts besides its slots, such as 1 GB; part of the budget."""
     share: Annotated[str, StringConstraints(pattern=r"^(/|[a-z][a-z0-9+.-]*://)\S+$")] | None = None
     """Absolute path or fsspec URL, such as s3://bucket/prompts, that shares prompts between machines."""
+    share_prefixes: Literal["never", "tenant", "all"] = "never"
+    """Who may reuse what an engine has read for another user's key: never, users of a tenant, or all. Whoever may reuse
+    it can also find out, by guessing, how prompts of the others begin."""
 
 
 class Log(Entry, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
@@ -15,6 +15,10 @@ from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import Sink
+
+if TYPE_CHECKING:
+    from gateway.prompts.live import Place
+    from gateway.prompts.told import ToldTurn
 
 
 class RequestMeter:
@@ -37,6 +41,11 @@ class RequestMeter:
         """Counts payloads of a stream."""
         self.first = self.first or monotonic()
         self.chunks += payloads
+
+    def place(self, turn: Place | ToldTurn | None) -> None:
+        """The answer has left its place in the engine."""
+        if turn is not None:
+            self.usage = turn.answered(self.usage, self._began, self.first)
 
     def end(self, outcome: Outcome) -> None:
         now = monotonic()

@@ -243,11 +243,13 @@ class Route:
             async with self.use(tier) as backend:
                 if endpoint == "completions":
                     fields = self.sender.completion_fields(fields)
-                reply = await backend.post(endpoint, dict(fields))
+                reply = await backend.post_for(caller.owner, endpoint, dict(fields))
+                reply = self.sender.told(reply, backend, caller)
                 try:
                     yield Passthrough(reply, backend, meter, tier)
                 finally:
                     reply.close()
+                    meter.place(reply.turn)
         except BaseException as error:
             meter.end(outcome_of(error))
             raise

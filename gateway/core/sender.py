@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from gateway.answer.normalize import Answer, in_words
 from gateway.backends import Backend, Reply
 from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
+from gateway.backends.quiet import Quiet
 from gateway.backends.template import REFUSED
 from gateway.config import Model
 from gateway.core.capability import CapabilityFinder
@@ -33,7 +34,7 @@ from gateway.request.prepare import (
 )
 from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
-from gateway.wire.chat import UNLIMITED, ChatRequest, decode, encode
+from gateway.wire.chat import UNLIMITED, Caller, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from gateway.wire.logprobs import Logprobs
 
@@ -67,6 +68,8 @@ class Sender:
             measure=schemas.pool.measure,
             calls_by_format=model.enforcement == "response_format",
         )
+        self._several_owners = False
+        """Somebody else than the owner of this machine has asked."""
         self._terms = TermsCache()
         self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
 
@@ -99,6 +102,13 @@ class Sender:
             return await backend.count_tokens(fields)
         except ProviderInvalidRequest as error:
             return (await _conform(prepare_prompt(request, self._settings, can), error, backend.count_tokens))[0]
+
+    def told(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
+        """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
+        if not caller.owner and not self._several_owners:
+            return reply
+        self._several_owners = True
+        return reply if backend.separates else Quiet(reply)
 
     def may_force_calls(self) -> bool:
         """Whether it isn't known yet that `response_format` doesn't force calls of the model."""
@@ -137,6 +147,7 @@ class Sender:
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
             prepared = replace(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
+        reply = self.told(reply, backend, request.caller)
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, self._reader(request, prepared, terms, reply), backend, enforced
 

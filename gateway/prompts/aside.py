@@ -72,10 +72,10 @@ async def put_aside(live: LivePrompts, turn: Turn) -> Aside | None:
         turn.leave()
 
 
-async def take_back(live: LivePrompts, server: SlotServer, aside: Aside | None) -> Turn:
-    """A slot with the file's contents, or an empty one if restoring fails."""
+async def take_back(live: LivePrompts, server: SlotServer, aside: Aside | None, owner: str = "") -> Turn:
+    """A slot with the file's contents, or an empty one if restoring fails. owner: whose answer it is."""
     begun = aside.turn if aside is not None and aside.key == live.key else None
-    turn = await live.take(server, begun)
+    turn = await live.take(server, begun, owner)
     if turn.slot is None or aside is None or begun is None:
         return turn
     try:

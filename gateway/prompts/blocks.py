@@ -12,15 +12,18 @@ Chain = tuple[bytes, ...]
 """Each hash covers all blocks up to its own, so equal hashes mean equal prefixes."""
 
 
-def chain(text: str) -> Chain:
-    """The chain of a rendered prompt, without an incomplete last block, in which a longer prompt would differ."""
-    return chain_of(text.encode("utf-8", "surrogatepass"), BLOCK_BYTES)
+def chain(text: str, owner: str = "") -> Chain:
+    """The chain of a rendered prompt, without an incomplete last block, in which a longer prompt would differ.
+
+    owner: whose prompt it is, see `gateway.wire.chat.Caller`; the chains of two owners share nothing.
+    """
+    return chain_of(text.encode("utf-8", "surrogatepass"), BLOCK_BYTES, owner)
 
 
-def chain_of(data: bytes, block: int) -> Chain:
+def chain_of(data: bytes, block: int, owner: str = "") -> Chain:
     """The chain of blocks of `block` bytes."""
     hashes: list[bytes] = []
-    before = b""
+    before = blake2b(owner.encode(), digest_size=HASH_BYTES).digest() if owner else b""
     for start in range(0, len(data) - block + 1, block):
         before = blake2b(data[start : start + block], digest_size=HASH_BYTES, key=before).digest()
         hashes.append(before)

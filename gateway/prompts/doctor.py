@@ -45,6 +45,7 @@ class _Turn(Struct, frozen=True):
     tools: bytes
     messages: bytes
     parts: tuple[bytes, ...]
+    owner: str
 
     @property
     def size(self) -> int:
@@ -58,20 +59,23 @@ class Doctor:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._count = 0
 
-    def look(self, tools: bytes, messages: bytes) -> list[Finding]:
+    def look(self, tools: bytes, messages: bytes, owner: str = "") -> list[Finding]:
         """Where the request's tools and messages differ from the previous turn's; [] if they only continue them.
 
-        Both are JSON arrays, tools may be empty. Raises nothing that a request can cause.
+        Both are JSON arrays, tools may be empty. owner: only requests of the same one are compared. Raises nothing that
+        a request can cause.
         """
         if len(messages) + len(tools) > MOST_BYTES // 4:
             return []
-        before = next((key for key in reversed(self._turns) if _goes_on(self._turns[key], tools, messages)), None)
+        before = next(
+            (key for key, turn in reversed(self._turns.items()) if _goes_on(turn, tools, messages, owner)), None
+        )
         try:
-            turn = _Turn(tools, messages, tuple(bytes(part) for part in _parts(messages)))
+            turn = _Turn(tools, messages, tuple(bytes(part) for part in _parts(messages)), owner)
             if before is not None:
                 found: list[Finding] = []
             else:
-                before = self._like(turn.parts)
+                before = self._like(turn.parts, owner)
                 found = differences(self._turns[before], turn) if before is not None else []
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
@@ -83,12 +87,12 @@ class Doctor:
             self._turns.popitem(last=False)
         return found
 
-    def _like(self, parts: Sequence[bytes]) -> int | None:
-        """The earlier request that shares the most messages with this one, not counting system messages."""
+    def _like(self, parts: Sequence[bytes], owner: str) -> int | None:
+        """The owner's earlier request that shares the most messages with this one, not counting system messages."""
         wanted = _talk(parts)
         best, most = None, 0
         for key, turn in self._turns.items():
-            if (common := (_talk(turn.parts) & wanted).total()) and common >= most:
+            if turn.owner == owner and (common := (_talk(turn.parts) & wanted).total()) and common >= most:
                 best, most = key, common
         return best
 
@@ -97,9 +101,9 @@ _parts = msgspec.json.Decoder(list[Raw]).decode
 _decode = msgspec.json.Decoder().decode
 
 
-def _goes_on(turn: _Turn, tools: bytes, messages: bytes) -> bool:
+def _goes_on(turn: _Turn, tools: bytes, messages: bytes, owner: str) -> bool:
     """Whether the messages are those of `turn`, possibly followed by more."""
-    if turn.tools != tools or not messages.startswith(turn.messages[:-1]):
+    if turn.owner != owner or turn.tools != tools or not messages.startswith(turn.messages[:-1]):
         return False
     return messages[len(turn.messages) - 1 : len(turn.messages)] in (b",", b"]")
 

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -24,14 +25,17 @@ from gateway.prompts.folder import Damaged
 from gateway.prompts.index import Match, Saved
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.slots import (
+    MANY,
     MOST_HOSTED,
     SHORT_BLOCK_BYTES,
     Choice,
     Hosted,
+    Owners,
     Slot,
     choose,
     least_lost,
     spare,
+    spare_of,
     tokens_of,
     worth,
 )
@@ -105,6 +109,8 @@ class Place(Protocol):
 
     chain: Chain
     asked: tuple[bytes, bytes] | None
+    apart: bool
+    fresh: bool
 
     @property
     def slot(self) -> int | None: ...
@@ -122,29 +128,44 @@ class Placing(Protocol):
     """Assigns requests to an engine's slots: `LivePrompts`, or a proxy for one on another machine."""
 
     async def place(
-        self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
+        self,
+        server: SlotServer,
+        sent: Sequence[bytes],
+        render: Callable[[], Awaitable[str | None]],
+        *,
+        private: bool,
+        owner: str = "",
     ) -> Place | None:
         """See `LivePrompts.place`."""
         ...
 
-    def disturb(self) -> None:
-        """A request went to the engine that may have taken any slot."""
+    def apart(self, owner: str) -> bool:
+        """See `LivePrompts.apart`."""
+        ...
+
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+        """See `LivePrompts.anywhere`."""
         ...
 
 
 class Turn:
     """A request's place in an engine. Call `leave` once its answer has ended, then `answered` if it is complete.
 
-    slot: its number for the engine; None leaves the choice to it. restored: tokens of the file that it got.
+    slot: its number for the engine; None leaves the choice to it. restored: tokens of the file that it got. apart:
+    several owners use the engine, so the request must go to this slot. fresh: what the slot holds may be another
+    owner's, so the engine must not reuse any of it.
     """
 
     __slots__ = (
         "_before",
         "_live",
         "_slot",
+        "apart",
         "asked",
         "chain",
+        "fresh",
         "left",
+        "owner",
         "prompt",
         "restored",
         "server",
@@ -152,9 +173,14 @@ class Turn:
         "since",
     )
 
-    def __init__(self, live: LivePrompts, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> None:
+    def __init__(
+        self, live: LivePrompts, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain, owner: str
+    ) -> None:
         self._live = live
         self._slot = slot
+        self.owner = owner
+        self.apart = live.owners.several
+        self.fresh = self.apart and (slot is None or slot.owner not in (None, owner) or live.unsettled)
         self._before = (slot.chain, slot.tokens, slot.unsaved, slot.prompt) if slot is not None else None
         self.server = server
         self.prompt = prompt
@@ -175,6 +201,21 @@ class Turn:
         if (slot := self._slot) is not None:
             slot.chain, slot.prompt, slot.tokens = self.chain, self.prompt, tokens
             slot.unsaved, slot.sure = 0 if saved else tokens, True
+            self.owns()
+
+    def takes_slot(self, short: Chain = ()) -> None:
+        """Its slot is about to lose what it holds, unless that is its owner's. short: of a request that isn't saved."""
+        slot = self._slot
+        if slot is not None and self.apart:
+            if self.fresh or not self.chain:
+                slot.forget()
+            slot.own(MANY if self.fresh else self.owner, short)
+
+    def owns(self) -> None:
+        """Its slot holds nothing but its owner's prompt."""
+        if self.apart and self._slot is not None:
+            self._slot.own(self.owner)
+            self.fresh = self._live.unsettled
 
     def leave(self) -> None:
         """The engine has finished with the request. Idempotent."""
@@ -195,7 +236,9 @@ class Turn:
         """The engine didn't accept the request."""
         self.leave()
         slot = self._slot
-        if slot is not None and self._before is not None and self.restored is None:
+        if slot is not None and slot.owner == MANY:
+            slot.disown()  # the engine may have begun
+        elif slot is not None and self._before is not None and self.restored is None:
             slot.chain, slot.tokens, slot.unsaved, slot.prompt = self._before
 
     def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
@@ -205,7 +248,7 @@ class Turn:
         turn before, if it doesn't just go on.
         """
         told = self._live.answered(self, self._slot, usage, began, first)
-        found = self._live.doctor.look(*self.asked) if self.asked is not None else []
+        found = self._live.doctor.look(*self.asked, self.owner) if self.asked is not None else []
         return {**told, "prefix": [str(each) for each in found]} if found else told
 
 
@@ -222,6 +265,7 @@ class LivePrompts:
         anywhere: Callable[[], list[str]] | None = None,
     ) -> None:
         self.saved = saved
+        self.owners = Owners()
         self.doctor = Doctor()
         self._model = model
         self._prints = prints
@@ -264,44 +308,84 @@ class LivePrompts:
     # A request
 
     async def place(
-        self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
+        self,
+        server: SlotServer,
+        sent: Sequence[bytes],
+        render: Callable[[], Awaitable[str | None]],
+        *,
+        private: bool,
+        owner: str = "",
     ) -> Turn | None:
-        """A place for a request; None if saved prompts don't apply to it.
+        """A place for a request; None if saved prompts don't apply to it, and it may reuse whatever the engine holds.
 
         sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: save
-        nothing of it.
+        nothing of it. owner: see `gateway.wire.chat.Caller`.
         """
-        if self.saved.settings.save == "off" or (self._known and self._key is None):
+        apart = self.apart(owner)
+        if not apart and (self.saved.settings.save == "off" or (self._known and self._key is None)):
             return None
         try:
             if private or is_short(sent, self.saved.settings):
-                return await self.place_beside(server, b"".join(sent), private=private)
-            prompt = await render() if await self.know(server) else None
+                return await self.place_beside(server, b"".join(sent), private=private, owner=owner)
+            prompt = await render() if await self.know(server) or apart else None
             if prompt is None:
-                return await self.place_beside(server, b"", private=True)
-            return await self.place_long(server, prompt)
+                return await self.place_beside(server, b"", private=True, owner=owner)
+            return await self.place_long(server, prompt, owner)
         except TROUBLE as error:
             log.debug("model %s: no slot for a prompt: %s", self._model, error)
-            return None
+            return self.anywhere(server, owner) if apart else None
 
-    async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool) -> Turn | None:
+    def apart(self, owner: str) -> bool:
+        """Whether the engine may hold others' prompts, which a request of this owner must not reuse."""
+        if self.owners.enter(owner):
+            self._part()
+        return self.owners.several
+
+    def _part(self) -> None:
+        """Several owners use the engine. The slots that the gateway has chosen are the first one's."""
+        for slot in self._slots:
+            slot.own(self.owners.first or "" if slot.chain else MANY)
+
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> Turn | None:
+        """A request that may take any slot; None if it may reuse what the engine holds. owner: None if unknown."""
+        if owner is not None:
+            self.apart(owner)
+        if not self.owners.several:
+            self.disturb()
+            return None
+        return self._turn(server, None, "", (), owner or "")
+
+    @property
+    def unsettled(self) -> bool:
+        """Whether the engine may yet put a request into a slot that the gateway has chosen for another one."""
+        return self._unplaced > 0
+
+    async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool, owner: str = "") -> Turn | None:
         """A place for a request that won't be saved. sent: its text, whose prefix other short requests may share."""
+        apart = self.apart(owner)
+        if apart:
+            await self.know(server)
         await self._any_idle()
         try:
-            return await self._spare(server, private=private, sent=b"" if private else sent)
+            short = chain_of(b"" if private else sent, SHORT_BLOCK_BYTES, owner)
+            if apart:
+                return await self._spare_of(server, short, owner)
+            return await self._spare(server, short, private=private, owner=owner)
         except BaseException:
             self.freed()
             raise
 
-    async def place_long(self, server: SlotServer, prompt: str) -> Turn | None:
+    async def place_long(self, server: SlotServer, prompt: str, owner: str = "") -> Turn | None:
         """A place for a rendered prompt. Raises one of TROUBLE."""
-        if not await self.know(server) or self._key is None:
+        apart = self.apart(owner)
+        if not await self.know(server) and not apart:
             return None
-        begins = chain(prompt)
-        await self._fetch(self._key, begins)
+        begins = chain(prompt, owner)
+        if self._key is not None:
+            await self._fetch(self._key, begins)
         await self._any_idle()
         try:
-            return await self._place(server, self._key, prompt, begins)
+            return await self._place(server, prompt, begins, owner)
         except BaseException:
             self.freed()
             raise
@@ -321,7 +405,7 @@ class LivePrompts:
 
     async def know(self, server: SlotServer) -> bool:
         """Identifies the engine; returns whether its slots can be saved and restored."""
-        if not self._known and self.saved.settings.save != "off":
+        if not self._known and (self.saved.settings.save != "off" or self.owners.several):
             await self._find_key(server)
         return self._key is not None
 
@@ -338,11 +422,12 @@ class LivePrompts:
             return await read()
         return await self.saved.control_tokens(self._key, read)
 
-    async def take(self, server: SlotServer, begun: Turn | None = None) -> Turn:
+    async def take(self, server: SlotServer, begun: Turn | None = None, owner: str = "") -> Turn:
         """A slot for an answer that resumes from its own file. begun: its turn until it was put aside.
 
         Saves the slot's contents first. The turn has no slot if all stay busy for too long.
         """
+        apart = self.apart(owner)
         await self.know(server)
         await self._any_idle()
         try:
@@ -354,7 +439,8 @@ class LivePrompts:
             self.freed()
             raise
         prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
-        turn = self._turn(server, least_lost(idle) if idle else None, prompt, begins)
+        slot = least_lost(idle, self._slots, owner if apart else None) if idle else None
+        turn = self._turn(server, slot, prompt, begins, owner)
         if begun is not None:
             turn.since = begun.since
         try:
@@ -362,6 +448,7 @@ class LivePrompts:
                 if turn._slot.unsaved:
                     await self._save(server, turn._slot)
                 turn._slot.forget()
+            turn.takes_slot()
         except BaseException:
             turn.leave()
             raise
@@ -423,6 +510,9 @@ class LivePrompts:
             return
         self._unplaced -= 1
         self._unseen = min(self._unseen, self._unplaced)
+        if self.owners.several:
+            for each in self._slots:
+                each.disown()
         if not self._unplaced:
             for each in self._slots:
                 each.strange = False
@@ -470,14 +560,31 @@ class LivePrompts:
         least = self.saved.settings.min_tokens
         return any(slot.idle and slot.worth_saving(least) for slot in self._slots)
 
-    async def _spare(self, server: SlotServer, *, private: bool, sent: bytes = b"") -> Turn | None:
+    async def _spare_of(self, server: SlotServer, short: Chain, owner: str) -> Turn:
+        """Like `_spare`, for an engine that several owners use."""
+        await self._see_unplaced(server)
+        choice = spare_of(self._slots, short, owner)
+        if choice.slot is None:
+            await self._see_placed(server)
+        turn = self._turn(server, choice.slot, "", (), owner)
+        if choice.slot is None:
+            return turn
+        try:
+            if choice.rescue:
+                await self._save(server, choice.slot)
+            turn.takes_slot(short)
+        except BaseException:
+            turn.leave()
+            raise
+        return turn
+
+    async def _spare(self, server: SlotServer, short: Chain, *, private: bool, owner: str) -> Turn | None:
         """A slot for a request that isn't saved itself, and must not overwrite a prompt that may be saved.
 
         If nothing can be lost, the engine chooses: it also finds prefixes in its cache in memory.
         """
         if self._known and self._key is None:
             return None
-        short = chain_of(sent, SHORT_BLOCK_BYTES)
         slot = None
         if self._at_stake():
             await self._see_unplaced(server)
@@ -490,10 +597,10 @@ class LivePrompts:
             # It may get any slot, so don't rely on any of them.
             for each in self._slots:
                 self._move(each)
-        return self._turn(server, slot, "", ())
+        return self._turn(server, slot, "", (), owner)
 
-    def _turn(self, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain) -> Turn:
-        turn = Turn(self, server, slot, prompt, chain)
+    def _turn(self, server: SlotServer, slot: Slot | None, prompt: str, chain: Chain, owner: str) -> Turn:
+        turn = Turn(self, server, slot, prompt, chain, owner)
         turn.since = time.monotonic()
         if slot is not None:
             self._uses += 1
@@ -507,25 +614,30 @@ class LivePrompts:
         self.freed()
         return turn
 
-    async def _place(self, server: SlotServer, key: str, prompt: str, begins: Chain) -> Turn:
-        await self.saved.kept(key)
-        match, least = self.saved.best(key, begins), self._worth(begins)
+    async def _place(self, server: SlotServer, prompt: str, begins: Chain, owner: str) -> Turn:
+        key, match, least, apart = self._key, None, self._worth(begins), self.owners.several
+        if key is not None:
+            await self.saved.kept(key)
+            match = self.saved.best(key, begins)
         choice = Choice()
-        if tokens_of(len(begins)) >= self.saved.settings.min_tokens or match is not None or self._at_stake():
+        long = tokens_of(len(begins)) >= self.saved.settings.min_tokens
+        if long or match is not None or apart or self._at_stake():
             await self._see_unplaced(server)
-            choice = choose(self._slots, self._hosted, begins, match, least)
+            hosted = () if apart else self._hosted
+            choice = choose(self._slots, hosted, begins, match, least, owner if apart else None)
         if choice.slot is None:
             await self._see_placed(server)
-        turn = self._turn(server, choice.slot, prompt, begins)
+        turn = self._turn(server, choice.slot, prompt, begins, owner)
         try:
             if choice.slot is not None:
                 await self._prepare(turn, choice.slot, choice, match)
+                turn.takes_slot()
                 choice.slot.chain, choice.slot.prompt, choice.slot.tokens = begins, prompt, None
                 choice.slot.sure = True
         except BaseException:
             turn.leave()
             if choice.slot is not None:
-                choice.slot.forget()
+                choice.slot.disown() if turn.apart else choice.slot.forget()
             raise
         return turn
 
@@ -552,6 +664,7 @@ class LivePrompts:
             await self.saved.drop(choice.restore)
             return
         self.saved.restores += 1
+        turn.owns()
         turn.restored, turn.shared = choice.restore, match.blocks
         slot.chain = choice.restore.chain
 
@@ -564,11 +677,14 @@ class LivePrompts:
         self, turn: Turn, slot: Slot | None, usage: Mapping[str, Any], began: float, first: float
     ) -> Mapping[str, Any]:
         found = counts(usage)
+        if found is not None or first:
+            turn.owns()  # the engine has written something, so it has read the prompt
         if found is None:
             return usage
         prompt, cached, completion = found
         if slot is None:
-            self._find_slot(turn, prompt + completion)
+            if not turn.apart:
+                self._find_slot(turn, prompt + completion)
             return usage
         if not turn.chain:
             return usage
@@ -689,7 +805,7 @@ class LivePrompts:
         Returns once the engine has written the file; checking it and flushing it to disk go on.
         """
         key, tokens, begins, unsaved = self._key, slot.tokens, slot.chain, slot.unsaved
-        if key is None or not begins or (tokens is not None and unsaved <= tokens // WORTH):
+        if key is None or not begins or slot.owner == MANY or (tokens is not None and unsaved <= tokens // WORTH):
             return
         saved = self.saved
         if saved.refuses(key, tokens if tokens is not None else tokens_of(len(begins))):
@@ -727,21 +843,27 @@ class LivePrompts:
             if self._known:
                 return
             try:
-                await self.saved.open()
-                build = await server.build()
-                prints = await asyncio.to_thread(self._prints)
+                if (build := await server.build()) is not None and self.saved.settings.save != "off":
+                    await self.saved.open()
+                    self._use_key(build, await asyncio.to_thread(self._prints))
             except TROUBLE as error:
+                if self.saved.settings.save == "off":
+                    return
                 self.saved.failed(error)
-                self._known = True
-                return
-            if build is not None and prints == self._began_with:
-                key = keys.key(self._began_with, build.slots, build.facts)
-                if self.saved.supports(key):
-                    self._key = key
-                    self._slots = [Slot(number) for number in range(build.slots)]
-                    if self._anywhere is not None and self.saved.settings.share is not None:
-                        self._sharing = self._later(self._share(key, self._anywhere, build))
+            else:
+                self._slots = [Slot(number) for number in range(build.slots if build is not None else 0)]
+                if self.owners.several:
+                    self._part()
             self._known = True
+
+    def _use_key(self, build: Build, prints: list[str]) -> None:
+        """prints: what the key depends on, as it is now."""
+        key = keys.key(self._began_with, build.slots, build.facts)
+        if prints != self._began_with or not self.saved.supports(key):
+            return
+        self._key = key
+        if self._anywhere is not None and self.saved.settings.share is not None:
+            self._sharing = self._later(self._share(key, self._anywhere, build))
 
     async def _share(self, key: str, anywhere: Callable[[], list[str]], build: Build) -> None:
         """Computes the key of the share; the first time, this reads all weights."""
@@ -759,6 +881,13 @@ class LivePrompts:
             await work
         except TROUBLE as error:
             log.debug("model %s: its prompts: %s", self._model, error)
+
+
+def unsaved(model: str) -> LivePrompts:
+    """For a server that saves no prompts, and that the owner of this machine may have used already."""
+    prompts = LivePrompts(SavedPrompts(Prompts(save="off"), Path()), model, list, [])
+    prompts.apart("")
+    return prompts
 
 
 def is_short(sent: Sequence[bytes], settings: Prompts) -> bool:

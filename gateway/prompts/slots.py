@@ -2,10 +2,15 @@
 
 Only the gateway uses its engines, so it knows. If it is wrong, the engine reads more of the prompt than necessary: it
 compares the tokens itself, so no answer depends on the state here.
+
+If several owners use an engine, none may learn from its counts or its speed what another one asked. So the gateway
+chooses every slot, and has the engine reuse a slot's contents only for their owner. Of two owners' prompts, the chains
+share nothing; see `gateway.prompts.blocks`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +19,8 @@ from msgspec import Struct
 from gateway.prompts.blocks import BLOCK_BYTES, Chain, shared
 from gateway.prompts.index import Match, Saved
 
+MANY = "\0"
+"""The owner of contents that may be anybody's: nobody may reuse them."""
 BYTES_PER_TOKEN = 4
 """Bytes of rendered text for a token, roughly."""
 MOST_HOSTED = 64
@@ -30,7 +37,7 @@ class Slot:
     gateway chose this slot for it; otherwise it was found by its length. short: of the last request that was too short
     to save, in its own blocks. busy: answers in progress in it. used: a counter of uses.
     seen: the engine was seen at work in it since it is busy. strange: the engine was seen to answer a request there
-    whose slot it chose itself."""
+    whose slot it chose itself. owner: whose contents it holds, once several owners use the engine; None: nobody's."""
 
     number: int
     chain: Chain = ()
@@ -43,6 +50,7 @@ class Slot:
     used: int = 0
     seen: bool = False
     strange: bool = False
+    owner: str | None = None
 
     @property
     def idle(self) -> bool:
@@ -55,9 +63,36 @@ class Slot:
     def forget(self) -> None:
         self.chain, self.tokens, self.unsaved, self.prompt = (), 0, 0, ""
 
+    def own(self, owner: str, short: Chain | None = None) -> None:
+        """What it holds is this owner's. short: of a new request."""
+        self.owner = owner
+        self.short = self.short if short is None else short
+
+    def disown(self) -> None:
+        """It may hold anybody's prompt."""
+        self.forget()
+        self.short, self.owner = (), MANY
+
     def loses(self, chain: Chain) -> int:
         """How many blocks of its own a request with another prompt overwrites."""
         return len(self.chain) - shared(self.chain, chain)
+
+
+class Owners:
+    """Those whose prompts an engine may hold. first: None before the first request. several: more than one; the engine
+    keeps that until it ends."""
+
+    def __init__(self, first: str | None = None) -> None:
+        self.first = first
+        self.several = False
+
+    def enter(self, owner: str) -> bool:
+        """A request of this owner comes; returns whether it is the first one of a second owner."""
+        if self.first is None:
+            self.first = owner
+        begins = not self.several and owner != self.first
+        self.several = self.several or begins
+        return begins
 
 
 class Hosted(Struct, frozen=True):
@@ -86,26 +121,37 @@ def tokens_of(blocks: int) -> int:
     return blocks * BLOCK_BYTES // BYTES_PER_TOKEN
 
 
-def choose(slots: Sequence[Slot], hosted: Sequence[Hosted], chain: Chain, match: Match | None, least: int) -> Choice:
+def choose(
+    slots: Sequence[Slot],
+    hosted: Sequence[Hosted],
+    chain: Chain,
+    match: Match | None,
+    least: int,
+    owner: str | None = None,
+) -> Choice:
     """The slot in which a request with the prompt `chain` loses least and gains most.
 
-    match: the best saved prompt. least: blocks that are worth a file.
+    match: the best saved prompt. least: blocks that are worth a file. owner: whose prompt it is, if several owners use
+    the engine; then `hosted` must be empty, since the engine doesn't look whose prompts it keeps in its cache.
     """
     idle = [slot for slot in slots if slot.idle]
     if not idle:
         return Choice()
     live = max(idle, key=lambda slot: (shared(slot.chain, chain), -len(slot.chain), -slot.used))
-    in_slot = shared(live.chain, chain)
+    in_slot = shared(live.chain, chain) if owner in (None, live.owner) else 0
     in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
     on_disk = match.blocks if match is not None else 0
     if match is not None and on_disk - max(in_slot, in_cache) >= least:
         # An earlier turn of the same conversation gives way to it.
-        return _into(live if in_slot and not live.loses(chain) else least_lost(idle), chain, least, match.saved)
+        earlier = in_slot and not live.loses(chain)
+        return _into(live if earlier else least_lost(idle, slots, owner), chain, least, match.saved)
+    if owner is not None and not in_slot:
+        return _into(least_lost(idle, slots, owner), chain, least)
     if in_cache > in_slot:
         return Choice()
     if live.loses(chain) >= least:
         # The request shares a prefix with another conversation, such as its tools: leave that one alone if possible.
-        other = least_lost(idle)
+        other = least_lost(idle, slots, owner)
         if not other.chain and (on_disk >= in_slot or in_slot < least):
             return Choice(other, restore=match.saved if match is not None and on_disk >= least else None)
         if in_slot < least:
@@ -129,6 +175,30 @@ def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
     return max(empty, key=lambda slot: (shared(slot.short, short), -slot.used), default=None)
 
 
-def least_lost(idle: Sequence[Slot]) -> Slot:
-    """The slot whose loss costs least: an empty one, then a saved one, then the least recently used one."""
-    return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))
+def spare_of(slots: Sequence[Slot], short: Chain, owner: str) -> Choice:
+    """Like `spare`, for an engine that several owners use: takes another's slot rather than leave the choice to it."""
+    idle = [slot for slot in slots if slot.idle]
+    if not idle:
+        return Choice()
+    own = [slot for slot in idle if slot.owner == owner and not slot.chain and shared(slot.short, short)]
+    if own:
+        return Choice(max(own, key=lambda slot: shared(slot.short, short)))
+    other = least_lost(idle, slots, owner)
+    return Choice(other, rescue=bool(other.unsaved))
+
+
+def least_lost(idle: Sequence[Slot], slots: Sequence[Slot] = (), owner: str | None = None) -> Slot:
+    """The slot whose loss costs least: an empty one, then a saved one, then the least recently used one.
+
+    owner: who wants one of all `slots`, if several owners use the engine. Then it is one that serves nobody, else one
+    of the owner who has most of them, so that each keeps a share.
+    """
+    if owner is None:
+        return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))
+    held = Counter([owner, *(slot.owner for slot in slots)])
+
+    def cost(slot: Slot) -> tuple[bool, int, bool, bool, int]:
+        serves = slot.owner not in (None, MANY)
+        return serves, -held[slot.owner] if serves else 0, bool(slot.chain), bool(slot.unsaved), slot.used
+
+    return min(idle, key=cost)

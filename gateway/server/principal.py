@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import re
+from typing import Literal
 
 from msgspec import Struct
 
 from gateway.wire.chat import NOBODY, Caller, Meter, Tier
+
+Sharing = Literal["never", "tenant", "all"]
+"""Who may reuse the beginning of another user's prompt: nobody, users of the same tenant, or everybody."""
 
 
 class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -64,6 +68,15 @@ def has_share(principal: Principal, mine: int, taken: int, most: int) -> bool:
     return taken <= most and (principal.tenant == LOCAL.tenant or mine <= most - taken)
 
 
+def owner_of(principal: Principal, sharing: Sharing) -> str:
+    """Whose prompts an engine may reuse for the principal's requests; see `Caller`. sharing: `prompts.share_prefixes`
+    of config.yaml."""
+    tenant, user = principal.tenant, principal.user
+    if sharing == "all" or (tenant == LOCAL.tenant and (sharing == "tenant" or user == LOCAL.user)):
+        return ""
+    return tenant if sharing == "tenant" else f"{tenant} {user}"  # no name contains a space
+
+
 ANYBODY = Principal(tenant="", user="", scopes=frozenset())
 """The caller of a path that needs no key."""
 
@@ -80,7 +93,9 @@ OTHERS = "other"
 class Callers:
     """The `Caller` of each request, made once for each key and User-Agent."""
 
-    def __init__(self) -> None:
+    def __init__(self, sharing: Sharing = "never") -> None:
+        """sharing: see `owner_of`."""
+        self._sharing: Sharing = sharing
         self._known: dict[tuple[str, bytes], tuple[Principal, Caller]] = {}
         self._names: set[str] = set()
         self._agent: bytes | None = None
@@ -102,7 +117,7 @@ class Callers:
         """meter: of the principal's limits."""
         if len(self._known) >= MOST_KNOWN:
             self._known.clear()
-        made = Caller(principal.key, self._name(agent), meter)
+        made = Caller(principal.key, self._name(agent), meter, owner_of(principal, self._sharing))
         self._known[principal.key, agent] = principal, made
         return made
 

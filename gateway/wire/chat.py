@@ -227,14 +227,16 @@ class Meter(Protocol):
 
 class Caller:
     """Who sends a request, for the books. key: the id of the API key, "" without one. client: the program, as its
-    User-Agent names it. meter: None without limits."""
+    User-Agent names it. meter: None without limits. owner: whose prompts an engine may reuse for it, and nobody else's;
+    "" for the owner of this machine."""
 
-    __slots__ = ("client", "key", "meter")
+    __slots__ = ("client", "key", "meter", "owner")
 
-    def __init__(self, key: str = "", client: str = "", meter: Meter | None = None) -> None:
+    def __init__(self, key: str = "", client: str = "", meter: Meter | None = None, owner: str = "") -> None:
         self.key = key
         self.client = client
         self.meter = meter
+        self.owner = owner
 
 
 NOBODY = Caller()

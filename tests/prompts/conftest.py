@@ -15,9 +15,9 @@ import pytest
 
 from gateway.config import Config, Engines, Model, Prompts
 from gateway.config.values import Group, Residence, Runtime
-from gateway.core import Gateway
+from gateway.core import Gateway, Run
 from gateway.engines import Engine
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import Caller, ChatRequest
 
 WINDOW = 2048
 LONG = "You are a shop. " + " ".join(f"Item {number} costs {number * 7 % 13} coins." for number in range(30))
@@ -50,13 +50,22 @@ class Shop:
 
     gateway: Gateway
 
-    async def ask(self, model: str = "a", messages: list[dict[str, str]] | None = None, **fields: Any) -> Said:
-        asked = {"model": model, "messages": messages or talk(), "max_tokens": 8, "temperature": 0, **fields}
-        with await self.gateway.chat(ChatRequest.parse(json.dumps(asked).encode())) as run:
+    async def ask(
+        self, model: str = "a", messages: list[dict[str, str]] | None = None, *, owner: str = "", **fields: Any
+    ) -> Said:
+        with await self.open(model, messages, owner=owner, **fields) as run:
             body = json.loads(await run.whole())
         usage = body["usage"]
         cached = usage["prompt_tokens_details"]["cached_tokens"]
         return Said(body["choices"][0]["message"]["content"] or "", usage["prompt_tokens"], cached)
+
+    async def open(
+        self, model: str = "a", messages: list[dict[str, str]] | None = None, *, owner: str = "", **fields: Any
+    ) -> Run:
+        asked = {"model": model, "messages": messages or talk(), "max_tokens": 8, "temperature": 0, **fields}
+        request = ChatRequest.parse(json.dumps(asked).encode())
+        request.caller = Caller(owner=owner)
+        return await self.gateway.chat(request)
 
     def engine(self, model: str = "a") -> Engine:
         engine = self.gateway.routes[model].engine

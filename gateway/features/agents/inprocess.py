@@ -9,15 +9,15 @@ import httpx
 from gateway.core import Gateway, Run
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.provider import Message, OpenAIProvider, Retry, RuntimeConfig, SystemMessage, UserMessage
-from gateway.wire.chat import ApiName, ChatRequest, encode
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
 
 BASE_URL = "http://gateway/v1"
 
 
-def provider(gateway: Gateway, model: str, api: ApiName) -> OpenAIProvider:
+def provider(gateway: Gateway, model: str, api: ApiName, caller: Caller = NOBODY) -> OpenAIProvider:
     """A provider of one configured model. It needs no closing. api: who asks, for the request log."""
-    client = httpx.AsyncClient(transport=Transport(gateway, api), trust_env=False)
+    client = httpx.AsyncClient(transport=Transport(gateway, api, caller), trust_env=False)
     return OpenAIProvider(BASE_URL, model, http_client=client)
 
 
@@ -30,9 +30,10 @@ async def complete(
     *,
     max_tokens: int,
     retry: Retry | None = None,
+    caller: Caller = NOBODY,
 ) -> str:
     """Answers one prompt, without tools or history. With gateway and api given: a `tools.base.Complete`."""
-    asked = provider(gateway, gateway.config.resolve(model).name, api)
+    asked = provider(gateway, gateway.config.resolve(model).name, api, caller)
     messages: list[Message] = [SystemMessage(system), UserMessage(prompt)]
     return (await asked.complete(messages, config=RuntimeConfig(max_tokens=max_tokens), retry=retry)).message.text
 
@@ -40,8 +41,9 @@ async def complete(
 class Transport(httpx.AsyncBaseTransport):
     """Answers a provider's requests with the methods of `Gateway`. Closing an answer cancels it in the engine."""
 
-    def __init__(self, gateway: Gateway, api: ApiName) -> None:
+    def __init__(self, gateway: Gateway, api: ApiName, caller: Caller = NOBODY) -> None:
         self._gateway = gateway
+        self._caller = caller
         self._api: ApiName = api
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
@@ -55,6 +57,7 @@ class Transport(httpx.AsyncBaseTransport):
             return httpx.Response(error.status, headers=error.headers(), content=encode(error.body()))
 
     async def _chat(self, request: ChatRequest) -> httpx.Response:
+        request.caller = self._caller
         run = await self._gateway.chat(request)
         if request.stream:
             return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Events(run))

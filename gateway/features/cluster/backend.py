@@ -18,7 +18,7 @@ from gateway.backends import Address, Backend
 from gateway.backends.replicas import Replica, Replicas, parts
 from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
-from gateway.features.cluster.prompts import Places, Rate
+from gateway.features.cluster.prompts import NoPlaces, Places, Rate
 from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, fingerprint
 
@@ -225,6 +225,8 @@ class ClusterBackend(Replicas):
             engine.slots = row.slots
             engine.places = self._places(row, self._shared.key)
             engine.backend.ask_for_places(engine.places)
+        else:
+            engine.backend.ask_for_places(NoPlaces())
         self._failure = None
         if row.state == "ready":
             self._replicas.append(engine)

@@ -47,6 +47,7 @@ class Beside(Struct, frozen=True, tag="beside"):
     id: int
     sent: bytes
     private: bool
+    owner: str = ""
 
 
 class Long(Struct, frozen=True, tag="long"):
@@ -55,6 +56,7 @@ class Long(Struct, frozen=True, tag="long"):
     id: int
     prompt: str
     seconds_per_token: float = 0.0
+    owner: str = ""
 
 
 class Left(Struct, frozen=True, tag="left"):
@@ -68,19 +70,25 @@ class Left(Struct, frozen=True, tag="left"):
 
 
 class Disturbed(Struct, frozen=True, tag="disturbed"):
-    """A request went to the engine and may have used any slot."""
+    """A request goes to the engine and may use any slot. id: until it has `Left`. owner: None if unknown."""
+
+    id: int
+    owner: str | None = None
 
 
 Asked = Key | Beside | Long | Left | Disturbed
 
 
 class Placed(Struct, frozen=True):
-    """The answer to `Beside` and `Long`. slot: None leaves the choice to the engine. restored: tokens of the file."""
+    """The answer to `Beside` and `Long`. slot: None leaves the choice to the engine. restored: tokens of the file.
+    apart, fresh: see `gateway.prompts.live.Turn`."""
 
     id: int
     slot: int | None = None
     restored: int = 0
     seconds_per_token: float = 0.0
+    apart: bool = False
+    fresh: bool = False
 
 
 _encode = msgspec.msgpack.encode
@@ -129,27 +137,32 @@ class PlaceServer(Listener):
     def _heard(
         self, message: Asked, placing: dict[int, asyncio.Task[Turn | None]], writer: asyncio.StreamWriter
     ) -> None:
-        if isinstance(message, Beside | Long):
+        if isinstance(message, Beside | Long | Disturbed):
             placing[message.id] = asyncio.create_task(self._place(message, writer), name="place a request")
         elif isinstance(message, Left):
             self._left(message, placing)
-        elif isinstance(message, Disturbed):
-            self._live.disturb()
 
-    async def _place(self, message: Beside | Long, writer: asyncio.StreamWriter) -> Turn | None:
+    async def _place(self, message: Beside | Long | Disturbed, writer: asyncio.StreamWriter) -> Turn | None:
+        if isinstance(message, Disturbed):
+            return self._live.anywhere(self._slots, message.owner)
         turn: Turn | None = None
         try:
             if isinstance(message, Long):
                 if message.seconds_per_token:
                     self._live.assumed_seconds_per_token = message.seconds_per_token
-                turn = await self._live.place_long(self._slots, message.prompt)
+                turn = await self._live.place_long(self._slots, message.prompt, message.owner)
             else:
-                turn = await self._live.place_beside(self._slots, message.sent, private=message.private)
+                turn = await self._live.place_beside(
+                    self._slots, message.sent, private=message.private, owner=message.owner
+                )
         except TROUBLE as error:
             log.debug("places: none for a request: %s", error)
+        if turn is None and self._live.owners.several:
+            turn = self._live.anywhere(self._slots, message.owner)
         restored = turn.restored.tokens if turn is not None and turn.restored is not None else 0
         slot = turn.slot if turn is not None else None
-        _write(writer, Placed(message.id, slot, restored, self._live.seconds_per_token))
+        several, fresh = self._live.owners.several, turn is not None and turn.fresh
+        _write(writer, Placed(message.id, slot, restored, self._live.seconds_per_token, several, fresh))
         return turn
 
     def _left(self, message: Left, placing: dict[int, asyncio.Task[Turn | None]]) -> None:
@@ -214,13 +227,25 @@ class Places:
         self._running = asyncio.create_task(self._run(), name=f"places at {host}:{port}")
 
     async def place(
-        self, server: SlotServer, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool
+        self,
+        server: SlotServer,
+        sent: Sequence[bytes],
+        render: Callable[[], Awaitable[str | None]],
+        *,
+        private: bool,
+        owner: str = "",
     ) -> Place | None:
         """See `LivePrompts.place`. `server` is asked by the engine's actor."""
+        return await self._placed(sent, render, private=private, owner=owner) or nowhere(owner)
+
+    async def _placed(
+        self, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool, owner: str
+    ) -> Place | None:
+        """None without a connection, or if it breaks."""
         if self._writer is None and not await self._first_connected():
             return None
         id = next(self._ids)
-        message: Beside | Long = Beside(id, b"" if private else b"".join(sent), private)
+        message: Beside | Long = Beside(id, b"" if private else b"".join(sent), private, owner)
         if not private and not is_short(sent, self._settings()):
             try:
                 prompt = await render()
@@ -228,7 +253,9 @@ class Places:
                 log.debug("a prompt can't be rendered: %s", error)
                 return None
             message = (
-                Long(id, prompt, self._rate.seconds_per_token) if prompt is not None else Beside(id, b"", private=True)
+                Long(id, prompt, self._rate.seconds_per_token, owner)
+                if prompt is not None
+                else Beside(id, b"", private=True, owner=owner)
             )
         since = time.monotonic()
         answer = self._waiting[id] = asyncio.get_running_loop().create_future()
@@ -247,8 +274,17 @@ class Places:
             self._waiting.pop(id, None)
         return turn
 
-    def disturb(self) -> None:
-        self.tell(Disturbed())
+    def apart(self, owner: str) -> bool:
+        """See `LivePrompts.apart`. Only the engine's actor knows who else uses it."""
+        return owner != ""
+
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+        """See `LivePrompts.anywhere`."""
+        id = next(self._ids)
+        turn = RemoteTurn(self, id)
+        self.tell(Disturbed(id, owner))
+        turn.placed(Placed(id, apart=bool(owner), fresh=bool(owner)), time.monotonic())
+        return turn
 
     async def _first_connected(self) -> bool:
         """A new engine's first request waits for the connection; else the engine would choose a slot that nobody learns
@@ -301,7 +337,7 @@ class Places:
 class RemoteTurn:
     """A request's place; see `gateway.prompts.live.Turn`."""
 
-    __slots__ = ("_id", "_left", "_places", "_since", "_told", "asked", "chain", "slot")
+    __slots__ = ("_id", "_left", "_places", "_since", "_told", "apart", "asked", "chain", "fresh", "slot")
 
     def __init__(self, places: Places, id: int) -> None:
         self._places = places
@@ -310,11 +346,13 @@ class RemoteTurn:
         self._since = 0.0
         self._told = Placed(id)
         self.slot: int | None = None
+        self.apart = self.fresh = False
         self.chain: Chain = ()
         self.asked: tuple[bytes, bytes] | None = None
 
     def placed(self, told: Placed, since: float) -> None:
         self._told, self._since, self.slot = told, since, told.slot
+        self.apart, self.fresh = told.apart, told.fresh
 
     def leave(self) -> None:
         """Idempotent. If the answer is complete, its counts follow in the same step of the event loop."""
@@ -344,3 +382,48 @@ class RemoteTurn:
         if kind is not None and not self._left:
             self._left = True
             self._tell(Left(self._id, refused=True))
+
+
+class Unplaced:
+    """A request of which no actor knows, so it must reuse nothing of the engine's; see `gateway.prompts.live.Turn`."""
+
+    slot: int | None = None
+    chain: Chain = ()
+    asked: tuple[bytes, bytes] | None = None
+    apart = fresh = True
+
+    def leave(self) -> None:
+        """Nobody counts it."""
+
+    def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
+        return usage
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+
+
+def nowhere(owner: str) -> Unplaced | None:
+    """The place of a request of which no actor knows; None for the owner of the machines."""
+    return Unplaced() if owner else None
+
+
+class NoPlaces:
+    """For an engine whose prompts no actor knows; see `gateway.prompts.live.Placing`."""
+
+    async def place(
+        self,
+        server: SlotServer,
+        sent: Sequence[bytes],
+        render: Callable[[], Awaitable[str | None]],
+        *,
+        private: bool,
+        owner: str = "",
+    ) -> Place | None:
+        return nowhere(owner)
+
+    def apart(self, owner: str) -> bool:
+        return owner != ""
+
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+        return nowhere(owner or "")

@@ -59,7 +59,8 @@ from gateway.provider import Message as Said
 from gateway.provider.mapping.openai import write_messages, write_tools
 from gateway.provider.validation import conforming
 from gateway.request.token_estimate import estimate
-from gateway.wire.chat import ChatRequest, encode
+from gateway.server.principal import Principal, owner_of
+from gateway.wire.chat import Caller, ChatRequest, encode
 
 if TYPE_CHECKING:
     from gateway.store import Store
@@ -191,7 +192,12 @@ class Agent:
             task.data.compacted(actor.agent_id),
             partial(self._past, task, tools),
             partial(self._count, local),
-            Summariser(self._complete, writer.name, writer.context_window or UNKNOWN_WINDOW, bounds.wall_seconds / 2),
+            Summariser(
+                partial(self._complete, task),
+                writer.name,
+                writer.context_window or UNKNOWN_WINDOW,
+                bounds.wall_seconds / 2,
+            ),
             record,
             measure,
             bounds.output_tokens,
@@ -223,7 +229,7 @@ class Agent:
         return ToolContext(
             files=files,
             records=lambda: records(config.section(Rooms).tools, self._store, task.tenant),
-            complete=self._complete,
+            complete=partial(self._complete, task),
             mounts=mounted(config, task.tenant, task.data.mounts),
             share=task.tenant,
         )
@@ -249,15 +255,24 @@ class Agent:
             provider: Callable[[Gateway, str, str], OpenAIProvider] = offered("agent_provider")
             return nullcontext(provider(self._gateway, actor.adapter, config.resolve(actor.model).name))
         if secret is None:
-            return nullcontext(local_provider(self._gateway, config.resolve(actor.model).name, "rooms"))
+            name = config.resolve(actor.model).name
+            return nullcontext(local_provider(self._gateway, name, "rooms", self._caller(task)))
         base_url = config.section(Rooms).providers.get(actor.provider or "")
         if base_url is None:
             raise unknown_provider(config, actor.provider or "")
         return OpenAIProvider(base_url, actor.model or "default", api_key=secret)
 
-    async def _complete(self, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
+    def _caller(self, task: Task) -> Caller:
+        """Who asks the models of the gateway: the user whose message it is."""
+        sharing = self._gateway.config.prompts.share_prefixes
+        return Caller(owner=owner_of(Principal(task.tenant, task.user), sharing))
+
+    async def _complete(self, task: Task, model: str, system: str, prompt: str, *, max_tokens: int) -> str:
         retry = Retry(max_attempts=1 + self._gateway.config.section(Rooms).turn_retries)
-        return await complete(self._gateway, "rooms", model, system, prompt, max_tokens=max_tokens, retry=retry)
+        caller = self._caller(task)
+        return await complete(
+            self._gateway, "rooms", model, system, prompt, max_tokens=max_tokens, retry=retry, caller=caller
+        )
 
 
 def check_actors(config: Config, actors: Sequence[Actor]) -> None:
