@@ -5,8 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Raw
 from starlette.responses import Response
@@ -17,6 +18,7 @@ from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, ext
 from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.core.abilities import abilities
+from gateway.core.aside import aside
 from gateway.core.permission import check
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
@@ -29,6 +31,8 @@ from gateway.wire.ollama.options import SERVICE, Warning, ignored
 from gateway.wire.ollama.request import Asked, Chat, Common, Embed, Generate, Named, plain_name, unknown_fields
 from gateway.wire.pieces import pieces
 
+_Wanted = TypeVar("_Wanted", Chat, Generate, Embed)
+
 VERSION = "0.12.6"
 """The version of Ollama whose API this is; clients check that it is new enough for them."""
 FOREVER = "9999-12-31T23:59:59Z"
@@ -37,29 +41,40 @@ MOST_SECONDS = 1e9
 
 
 async def chat(request: Request) -> ASGIApp:
-    body = await request.body()
-    wanted = Chat.parse(body)
+    size = len(await request.body())
+    wanted, unknown = await request.translated(partial(_parsed, Chat))
     if not wanted.messages:
         return await _load(request, wanted, generate=False)
-    return await _answer(request, wanted, unknown_fields(Chat, body), generate=False)
+    return await _answer(request, wanted, unknown, size, generate=False)
 
 
 async def generate(request: Request) -> ASGIApp:
-    body = await request.body()
-    wanted = Generate.parse(body)
+    size = len(await request.body())
+    wanted, unknown = await request.translated(partial(_parsed, Generate))
     if not wanted.prompt and not wanted.images:
         return await _load(request, wanted, generate=True)
-    unknown = unknown_fields(Generate, body)
     if wanted.plain:
         return await _complete(request, wanted, unknown)
-    return await _answer(request, wanted, unknown, generate=True)
+    return await _answer(request, wanted, unknown, size, generate=True)
 
 
-async def _answer(request: Request, wanted: Chat | Generate, unknown: list[Warning], *, generate: bool) -> ASGIApp:
+def _parsed(kind: type[_Wanted], body: bytes) -> tuple[_Wanted, list[Warning]]:
+    """The request, and warnings about fields that Ollama's API doesn't have. Raises ProviderInvalidRequest."""
+    return kind.parse(body), unknown_fields(kind, body)
+
+
+async def _answer(
+    request: Request, wanted: Chat | Generate, unknown: list[Warning], size: int, *, generate: bool
+) -> ASGIApp:
+    """size: of the request's body, in bytes."""
     gateway, route = request.gateway, _route(request.gateway, wanted.model)
-    fields, warnings = wanted.chat_fields(_runtime(route.model)), _warnings(wanted, route, unknown)
-    fields |= _keep(request, route, wanted, warnings)
-    chat = ChatRequest.parse(encode(fields), "ollama")
+    warnings = _warnings(wanted, route, unknown)
+    more = _keep(request, route, wanted, warnings)
+
+    def translated() -> ChatRequest:
+        return ChatRequest.parse(encode(wanted.chat_fields(_runtime(route.model)) | more), "ollama")
+
+    chat = await aside(size, translated)
     chat.caller = request.caller
     if wanted.unlimited:
         chat.fields["max_tokens"] = Raw(UNLIMITED)
@@ -147,10 +162,9 @@ def _decides(request: Request) -> bool:
 
 
 async def embed(request: Request) -> ASGIApp:
-    body = await request.body()
-    wanted = Embed.parse(body)
+    wanted, unknown = await request.translated(partial(_parsed, Embed))
     began = time.time()
-    vectors, told, headers = await _vectors(request, wanted, wanted.input, unknown_fields(Embed, body))
+    vectors, told, headers = await _vectors(request, wanted, wanted.input, unknown)
     answer = {
         "model": wanted.model,
         "embeddings": [one.embedding for one in vectors.data],
@@ -162,9 +176,8 @@ async def embed(request: Request) -> ASGIApp:
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    body = await request.body()
-    wanted = Embed.parse(body)
-    vectors, told, headers = await _vectors(request, wanted, wanted.prompt or "", unknown_fields(Embed, body))
+    wanted, unknown = await request.translated(partial(_parsed, Embed))
+    vectors, told, headers = await _vectors(request, wanted, wanted.prompt or "", unknown)
     return JSON({"embedding": vectors.data[0].embedding, **told}, headers)
 
 
@@ -174,7 +187,8 @@ async def _vectors(
     """The vectors, and what else the answer says: fields and headers."""
     if not texts:
         raise ProviderInvalidRequest("input: at least one text is needed", param="input")
-    wanted = CreateEmbedding.parse(encode({"input": texts, "service_tier": asked.service_tier}))
+    asking = encode({"input": texts, "service_tier": asked.service_tier})
+    wanted = await aside(len(asking), CreateEmbedding.parse, asking)
     name = plain_name(asked.model)
     route = request.gateway.route(name, "embedding")
     warnings = _warnings(asked, route, unknown)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
+from gateway.core.aside import aside
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.permission import check, tier_of
 from gateway.core.pool import EnginePool
@@ -194,7 +195,9 @@ class Gateway:
         route = self.route(request.model)
         check(route.model, request.caller)
         found = await route.count_tokens(request)
-        return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
+        if found is not None:
+            return TokenCount(found, True)
+        return TokenCount(await aside(request.size, estimate, request), False)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""

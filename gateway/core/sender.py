@@ -16,6 +16,7 @@ from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
 from gateway.backends.quiet import Quiet
 from gateway.backends.template import REFUSED
 from gateway.config import Model
+from gateway.core.aside import LARGE, aside
 from gateway.core.capability import CapabilityFinder
 from gateway.errors import ProviderInvalidRequest
 from gateway.observe.request_log import RequestLog
@@ -97,11 +98,11 @@ class Sender:
         can = await self.capability.find(request, backend)
         if backend.escapes and may_need_escape(request):
             can = await self.capability.escaping(request, backend, can)
-        fields = prepare_prompt(request, self._settings, can)
+        asked = request.size, prepare_prompt, request, self._settings, can
         try:
-            return await backend.count_tokens(fields)
+            return await backend.count_tokens(await aside(*asked))
         except ProviderInvalidRequest as error:
-            return (await _conform(prepare_prompt(request, self._settings, can), error, backend.count_tokens))[0]
+            return (await _conform(await aside(*asked), error, backend.count_tokens))[0]
 
     def told(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
         """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
@@ -134,7 +135,7 @@ class Sender:
 
     async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
-        prepared = prepare(request, self._settings, can, terms)
+        prepared = await self._prepare(request, can, terms)
         if terms.check is not None and not await _compiles(
             self._schemas, terms.check, trusted=terms.method != "checked"
         ):
@@ -142,7 +143,7 @@ class Sender:
         try:
             reply = await _open(backend, request, prepared.raw, prepared.fields)
         except ProviderInvalidRequest as error:
-            prepared = prepare(request, self._settings, can, terms)
+            prepared = await self._prepare(request, can, terms)
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
@@ -155,9 +156,14 @@ class Sender:
         if blocks(request, can):
             terms = await self._schemas.run(work_out, request, self._settings, can)
         else:
-            terms = work_out(request, self._settings, can)
+            terms = await aside(request.size, work_out, request, self._settings, can)
         self._terms.keep(request, can, terms)
         return terms
+
+    async def _prepare(self, request: ChatRequest, can: Capabilities, terms: Terms) -> Prepared:
+        if request.size <= LARGE:
+            return prepare(request, self._settings, can, terms)
+        return await aside(request.size, prepare, request, self._settings, can, terms)
 
     def _reader(self, request: ChatRequest, prepared: Prepared, terms: Terms, reply: Reply) -> Answer:
         """Who reads the reply."""
@@ -193,8 +199,11 @@ async def _conform(
     """
     if refusal.code != REFUSED:
         raise refusal
-    for messages, changes in conforming(decode(fields["messages"])):
-        sent = {**fields, "messages": Raw(encode(messages))}
+    size = memoryview(fields["messages"]).nbytes
+    forms = conforming(await aside(size, decode, fields["messages"]))
+    while (form := await aside(size, next, forms, None)) is not None:
+        messages, changes = form
+        sent = {**fields, "messages": Raw(await aside(size, encode, messages))}
         try:
             return await send(sent), sent, changes
         except ProviderInvalidRequest as error:

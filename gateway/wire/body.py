@@ -11,6 +11,7 @@ from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.nulls import without_nulls
+from gateway.wire.values import MOST_VALUES, check
 
 T = TypeVar("T")
 
@@ -18,15 +19,13 @@ Stop = Annotated[str, Meta(min_length=1)]
 """A sequence that ends an answer. An empty one would end each before its first word."""
 
 
-def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Returns the decoded body; a field that is null is absent.
+def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES) -> T:
+    """Returns the decoded body; a field that is null is absent. most: values that it may have.
 
     Raises ProviderInvalidRequest, which names the invalid field.
     """
     try:
-        if not body.isascii():
-            # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
-            body.decode()
+        check(body, most)
         return decoder.decode(without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None

@@ -19,6 +19,7 @@ from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.body import Stop, misfit
 from gateway.wire.limits import Headers, Standing
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
+from gateway.wire.values import MOST_VALUES, check
 
 
 class _Message(Struct, gc=False):
@@ -275,6 +276,7 @@ class ChatRequest(Struct, eq=False):
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
     where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
     prompt_tokens: the prompt's, and those of them from a cache, if the engine tells them before its answer; else zeros.
+    size: bytes of its JSON.
     """
 
     fields: dict[str, Raw]
@@ -301,6 +303,7 @@ class ChatRequest(Struct, eq=False):
     in_words: bool = False
     by_format: bool = False
     prompt_tokens: tuple[int, int] = (0, 0)
+    size: int = 0
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -334,11 +337,10 @@ class ChatRequest(Struct, eq=False):
 
     @classmethod
     def parse(cls, body: bytes, api: ApiName = "chat", strict: bool = True) -> ChatRequest:
-        """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the invalid field."""
+        """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the field or limit."""
         try:
-            if not body.isascii():
-                # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
-                body.decode()
+            if len(body) > MOST_VALUES or not body.isascii():
+                check(body)
             fields, body = read_fields(body)
             known = _decode_known(body) if strict else _decode_loose(body)
         except msgspec.ValidationError as error:
@@ -376,6 +378,7 @@ class ChatRequest(Struct, eq=False):
             past_calls,
             tools is None and not constrained and not past_calls,
         )
+        request.size = len(body)
         if known.service_tier is not None:
             request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
         if known.call_deltas is not None or known.call_threshold is not None:

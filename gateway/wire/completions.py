@@ -15,6 +15,7 @@ from gateway.wire.chat import Tier, encode
 from gateway.wire.nulls import read_fields
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import count
+from gateway.wire.values import MOST_TOKENS
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -98,7 +99,7 @@ class CreateCompletion(Struct):
         """Raises ProviderInvalidRequest, which names the invalid field."""
         from gateway.wire.rare import check_ranges
 
-        known = body.read(_known_decoder, data)
+        known = body.read(_known_decoder, data, MOST_TOKENS)
         if not known.prompt:
             raise _invalid("prompt", "must not be empty")
         n = 1 if known.n is None else known.n
@@ -153,9 +154,10 @@ class CreateCompletion(Struct):
                 raise _invalid(
                     "echo", "a prompt of tokens can't be repeated as text; send its text, or ask for logprobs"
                 )
+            written = self.fields["prompt"] if prompt is known.prompt else Raw(encode(prompt))
             echoed = prompt if known.echo and not measured and isinstance(prompt, str) else ""
             for choice in range(n):
-                fields = {**shared, "prompt": Raw(encode(prompt))}
+                fields = {**shared, "prompt": written}
                 if known.seed is not None:
                     # The same seed for all would make all choices the same.
                     fields["seed"] = Raw(encode(known.seed + choice))
