@@ -30,6 +30,7 @@ from tests.normalizers.test_templates import (
     difference,
     needs_templates,
     rendered,
+    renderer,
     templates,
 )
 
@@ -66,7 +67,7 @@ def misread(spec: FormatSpec, source: str) -> dict[str, str]:
 def test_a_template_that_nobody_knows(path: Path) -> None:
     source = path.read_text("utf-8")
     assert detect(chat_template=source) is None
-    found = round_trip(compiled(source))
+    found = round_trip(renderer(source))
     assert not found.format
     assert found.probes >= 14
     assert misread(spec_of(found), source) == {}
@@ -99,7 +100,7 @@ def test_a_built_in_format_that_reads_its_template_wins(path: Path) -> None:
 @pytest.mark.parametrize("path", templates(OWN), ids=lambda path: path.stem)
 def test_our_own_templates_as_if_nobody_knew_them(path: Path) -> None:
     source = path.read_text("utf-8")
-    found = derive(compiled(source))
+    found = derive(renderer(source))
     if path.stem in NOT_DERIVED:
         assert (found.format, found.fields) == ("", None)
         assert found.reason
@@ -109,7 +110,7 @@ def test_our_own_templates_as_if_nobody_knew_them(path: Path) -> None:
 
 def test_another_built_in_format_replaces_one_that_misreads() -> None:
     source = (OWN / "qwen3_coder.jinja").read_text("utf-8")
-    assert round_trip(compiled(source), detected="hermes").format == "qwen3_coder"
+    assert round_trip(renderer(source), detected="hermes").format == "qwen3_coder"
 
 
 SHY: dict[str, tuple[str, str]] = {
@@ -134,7 +135,7 @@ SHY: dict[str, tuple[str, str]] = {
 @pytest.mark.parametrize("name", SHY)
 def test_a_template_without_a_format_says_why(name: str) -> None:
     source, reason = SHY[name]
-    found = round_trip(compiled(source))
+    found = round_trip(renderer(source))
     assert (found.format, found.fields) == ("", None)
     assert reason in found.reason
 
@@ -163,7 +164,7 @@ def test_the_templates_of_others_as_if_nobody_knew_them(capsys: pytest.CaptureFi
         source = path.read_text("utf-8")
         began = process_time()
         try:
-            found = derive(compiled(source))
+            found = derive(compiled(source))  # with the time to compile it
         except NotRendered:
             continue
         if found.reason.startswith("the template shows no past calls"):
@@ -232,4 +233,4 @@ def test_rows_of_models_read_by_derived_formats_alone(capsys: pytest.CaptureFixt
 
 @cache
 def derived(source: str) -> FormatSpec:
-    return spec_of(derive(compiled(source)))
+    return spec_of(derive(renderer(source)))
