@@ -27,6 +27,7 @@ from gateway.backends.about import About
 from gateway.config.folders import USER
 from gateway.schema.pool import ENVIRONMENT
 from normalizers import Detection, FormatSpec, detect, registry
+from normalizers.read.dialects import DIALECTS
 
 log = logging.getLogger("ctxgate")
 
@@ -36,8 +37,10 @@ WALL_SECONDS = 10.0
 """Limit for one template on a busy machine, the process's start included."""
 MAX_TEMPLATE = 1 << 20
 """Characters of a template. The largest real ones have 30,000."""
-MAX_KEPT = 4096
-"""Bytes of a result. A larger one is no format."""
+MAX_RESULT = 8192
+"""Bytes of a result. A larger one is no format; real ones have 1,000."""
+MAX_FILES = 500
+"""Results that are kept; the oldest go."""
 
 
 class Trip(msgspec.Struct, frozen=True):
@@ -82,15 +85,19 @@ def choose(known: About) -> Choice:
     """The format of a model's calls. Blocks while a process renders the template, up to `WALL_SECONDS`."""
     detected = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
     trip = _trip(template_of(known.template), detected.format if detected is not None else "")
-    if trip.fields is not None:
-        try:
-            registry.define(trip.fields)
-        except registry.UnknownFormat:
-            return Choice(detected)  # kept by another version
+    if trip.fields is not None and _is_format(trip.fields):
         return Choice(Detection("derived", "chat template", trip.evidence), trip.fields, trip.probes)
     if trip.format and (detected is None or trip.format != detected.format) and trip.format in registry.names():
         return Choice(Detection(trip.format, "chat template", trip.evidence), None, trip.probes)
     return Choice(detected, None, trip.probes, trip.reason)
+
+
+def _is_format(fields: dict[str, Any]) -> bool:
+    """Whether they define a format, and import nothing."""
+    try:
+        return fields.get("dialect") in DIALECTS and bool(registry.define(fields))
+    except registry.UnknownFormat:
+        return False
 
 
 def template_of(text: str | None) -> str:
@@ -171,7 +178,7 @@ def _made(template: str, detected: str) -> tuple[Trip, bool]:
         return Trip(reason=f"no process renders the template: {error}"), False
     if done.returncode == -signal.SIGPROF:
         return Trip(reason=f"the template takes longer than {SECONDS:g} s of processor time"), True
-    if done.returncode or len(done.stdout) > MAX_KEPT:
+    if done.returncode or len(done.stdout) > MAX_RESULT:
         return Trip(reason=f"the process that renders the template ended with {done.returncode}"), False
     try:
         return msgspec.json.decode(done.stdout, type=Trip), True
@@ -185,5 +192,8 @@ def _keep(file: Path, trip: Trip) -> None:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         fresh.write_bytes(msgspec.json.encode(trip))
         fresh.replace(file)
+        kept = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
+        for oldest in kept[:-MAX_FILES]:
+            oldest.unlink(missing_ok=True)
     except OSError as error:
         log.warning("can't keep the format of a chat template: %s", error)

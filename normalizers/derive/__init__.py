@@ -13,7 +13,7 @@ from typing import Any
 
 from normalizers.derive.frames import frames
 from normalizers.derive.probes import SHOWN, Rendered, misread, rendered
-from normalizers.derive.sample import ONE, Sample
+from normalizers.derive.sample import ONE, Place, Sample
 from normalizers.derive.shapes import Fields, candidates
 from normalizers.derive.turns import NotRendered, Render, Turns
 from normalizers.formats import FORMATS
@@ -51,12 +51,15 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
         return RoundTrip(reason=f"the template shows no past calls: {error}")
     found = rendered(turns)
     sample = Sample(turns)
+    place = sample.place(sample.one, ONE)
     if built_in:
-        for spec in _built_ins(sample, detected):
+        for spec in _built_ins(sample, place, detected):
             if not misread(spec, found):
                 marks = tuple(mark for mark in (*spec.open, *spec.begins) if mark in sample.one)
                 return RoundTrip(format=spec.name, evidence=marks, probes=len(found))
-    return _derived(sample, found)
+    if place is None:
+        return RoundTrip(reason="the parts of a call don't stand in a known order")
+    return _derived(sample, place, found)
 
 
 def derive(render: Render) -> RoundTrip:
@@ -64,20 +67,25 @@ def derive(render: Render) -> RoundTrip:
     return round_trip(render, built_in=False)
 
 
-def _built_ins(sample: Sample, detected: str) -> Iterator[FormatSpec]:
-    """The detected format, then those whose marks the template writes."""
+def _built_ins(sample: Sample, place: Place | None, detected: str) -> Iterator[FormatSpec]:
+    """The detected format, then those whose marks the template writes. Without marks, those whose calls look alike."""
     yield from (spec for spec in FORMATS if spec.name == detected and not spec.untouched)
-    text = sample.one
+    bare = [] if place is None else [*candidates(sample, place)]
     for spec in FORMATS:
-        marked = any(mark in text for mark in (*spec.open, *spec.begins))
-        if spec.name not in (detected, "auto") and (marked or spec.inline or spec.bare):
+        marked = any(mark in sample.one for mark in (*spec.open, *spec.begins))
+        alike = (spec.inline or spec.bare) and any(_looks_alike(spec, fields) for fields in bare)
+        if spec.name not in (detected, "auto") and (marked or alike):
             yield spec
 
 
-def _derived(sample: Sample, found: Rendered) -> RoundTrip:
-    place = sample.place(sample.one, ONE)
-    if place is None:
-        return RoundTrip(reason="the parts of a call don't stand in a known order")
+def _looks_alike(spec: FormatSpec, bare: Fields) -> bool:
+    """Whether calls of the format, without its marks, are those of a derived one that has no marks."""
+    if bare.get("open") or bare.get("begins") or spec.dialect != bare["dialect"]:
+        return False
+    return spec.dialect != "json" or (list(spec.keys), spec.listed) == (bare["keys"], bare["listed"])
+
+
+def _derived(sample: Sample, place: Place, found: Rendered) -> RoundTrip:
     best, tried, where = -1, 0, ""
     names = list(found)
     for frame, shape in product([*frames(sample)], [*candidates(sample, place)]):
@@ -115,4 +123,4 @@ def _combined(shape: Fields, frame: Fields) -> Fields:
 
 
 def _evidence(fields: Fields) -> tuple[str, ...]:
-    return (*fields.get("open", ()), *fields.get("begins", ()))
+    return (*fields.get("open", ()), *fields.get("begins", ())) or ("calls without marks",)

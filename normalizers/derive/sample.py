@@ -55,8 +55,8 @@ class Sample:
 
     def __init__(self, turns: Turns) -> None:
         self._turns = turns
-        self.stops = MARK.findall(turns.end)
-        """The marks that every answer ends with."""
+        self.stops = MARK.findall(turns.end) or MARK.findall(self._turn((), SAID).end)
+        """The marks that answers end with."""
         self.one = self._text([ONE])
         self.own_ids = FIND not in self.one
         """The tool's name stands in the call's id alone."""
@@ -95,7 +95,7 @@ class Sample:
             turn = self._turns.turn(calls, content, reasoning)
         except NotRendered:
             return Turn("", "")
-        return Turn(_IDS.sub(ID, turn.text), turn.prompt)
+        return Turn(_IDS.sub(ID, turn.text), turn.prompt, turn.end)
 
     def _text(self, calls: Sequence[Call], content: str | None = None) -> str:
         return self._turn(calls, content).text

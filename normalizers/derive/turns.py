@@ -57,6 +57,8 @@ class Turn:
     text: str
     """What the model writes, without the end of its turn."""
     prompt: str
+    end: str = ""
+    """The mark that ends the turn, if it is known."""
 
 
 @dataclass(slots=True)
@@ -210,8 +212,9 @@ class Turns:
             pinned += [name, *arguments, *_written(arguments.values())]
         last = max((text.rfind(pin) + len(pin) for pin in pinned if pin and pin in text), default=0)
         marks = (*END_MARKS, self._end) if self._end else END_MARKS
-        ends = [at for end in marks if (at := text.find(end, last)) >= 0]
-        return Turn(text[: min(ends, default=len(text))], prompt)
+        ends = [(at, -len(end), end) for end in marks if (at := text.find(end, last)) >= 0]
+        cut, _, end = min(ends, default=(len(text), 0, ""))
+        return Turn(text[:cut], prompt, end)
 
 
 def _written(values: Iterable[Any]) -> Iterator[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -154,6 +155,38 @@ def test_a_kept_result_that_is_damaged_is_made_again(starts: list[Any]) -> None:
     choice._SEEN.clear()
     assert choose(template(TAGS)) == first
     assert len(starts) == 2
+
+
+def test_results_that_are_kept_are_bounded(starts: list[Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(choice, "MAX_FILES", 2)
+    choice.folder().mkdir(parents=True)
+    for name, age in {"oldest": 1, "older": 2, "newer": 3}.items():
+        file = choice.folder() / f"{name}.json"
+        file.write_bytes(b"{}")
+        os.utime(file, (age, age))
+    choose(template(TAGS))
+    assert len(starts) == 1
+    kept = {file.stem for file in choice.folder().iterdir()}
+    assert len(kept) == 2
+    assert "newer" in kept
+
+
+KEPT = {
+    "another version's": {"dialect": "json", "unheard_of": 1},
+    "an import": {"dialect": "os:system"},
+    "another format's": {"like": "hermes"},
+}
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_a_kept_result_that_is_no_format_changes_nothing(name: str, starts: list[Any]) -> None:
+    choose(template(HERMES))
+    (file,) = choice.folder().iterdir()
+    file.write_text(json.dumps({"fields": KEPT[name], "evidence": ["<x>"], "probes": 19}))
+    choice._SEEN.clear()
+    chosen = choose(template(HERMES))
+    assert (chosen.found, chosen.fields) == (Detection("hermes", "chat template", ("<tool_call>",)), None)
+    assert len(starts) == 1
 
 
 def test_a_template_without_calls_starts_no_process(starts: list[Any]) -> None:

@@ -16,7 +16,9 @@ import pytest
 
 from gateway.detection.jinja import compiled
 from normalizers import FormatSpec, Message, coalesce, detect, fold, get, normalizer
+from normalizers.derive import round_trip
 from normalizers.derive.turns import Call, Json, NotRendered, Turn, Turns
+from normalizers.registry import define
 from tests.normalizers.splits import tool
 
 ROOT = Path(__file__).parents[2]
@@ -105,10 +107,22 @@ BROKEN: dict[str, dict[str, str]] = {
 Found = dict[str, tuple[Probe, Turn]]
 
 
+renderer = cache(compiled)
+
+
+def gateways_choice(source: str) -> FormatSpec:
+    """What `gateway.detection.choice` makes of it in another process."""
+    detected = detect(chat_template=source)
+    found = round_trip(renderer(source), detected=detected.format if detected else "")
+    if found.fields is not None:
+        return define(found.fields)
+    return get(found.format or (detected.format if detected else "auto"))
+
+
 @cache
 def rendered(source: str) -> Found:
     """By probe, what there is to read, and the turn. Raises NotRendered if the template shows no past calls."""
-    template = Turns(compiled(source), SHOWN)
+    template = Turns(renderer(source), SHOWN)
     found: Found = {}
     for name, probe in PROBES.items():
         if probe.reasoning and not template.shows_reasoning:
@@ -152,8 +166,7 @@ def difference(spec: FormatSpec, probe: Probe, turn: Turn) -> str:
 
 
 def differences(source: str, found: Found) -> dict[str, str]:
-    chosen = detect(chat_template=source)
-    spec = get(chosen.format if chosen else "auto")
+    spec = gateways_choice(source)
     wrong = {name: f"{spec.name}: {difference(spec, *pair)}" for name, pair in found.items()}
     return {name: said for name, said in wrong.items() if not said.endswith(": ")}
 
