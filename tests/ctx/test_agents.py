@@ -118,6 +118,15 @@ def test_what_is_no_task(command: str, code: str, exit_code: int, made: Tree, wo
     assert (done.returncode, frames(done.stdout)[0]["code"]) == (exit_code, code), done
 
 
+@pytest.mark.parametrize("name", ["model/main", "agent/reader"])
+def test_an_overflow_is_the_same_on_a_model_and_on_an_agent(name: str, made: Tree, work: Path) -> None:
+    (work / "long.txt").write_text("blue penguin " * 4000)
+    done = run(made, work, f"/ctx/{name} < long.txt")
+    (error,) = [event for event in frames(done.stdout) if event["type"] == "error"]
+    assert (done.returncode, error["code"]) == (2, "EINVAL"), error
+    assert "maximum context length" in error["message"]
+
+
 def test_control_files(made: Tree) -> None:
     control = made.root / "agent/reader.d"
     assert (control / "policy").read_text() == "access=read\nallow=fs.list,fs.read\ndeny=\nfolder=caller\n"
