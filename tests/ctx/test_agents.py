@@ -235,6 +235,25 @@ def test_a_session_is_a_room(made: Tree, work: Path) -> None:
         assert (events[-1]["status"], "message" in types(events)) == ("ok", True)
 
 
+@pytest.mark.parametrize("scope", ["private", "temp"])
+def test_a_session_answers_one_message_at_a_time(scope: str, made: Tree, work: Path) -> None:
+    """A second one is refused and changes nothing, not even the folder; a retry of the first one isn't a second."""
+    (elsewhere := work / "elsewhere").mkdir()
+    with connect(made) as client:
+        told: dict[str, Any] = {"op": "send", "session": "one", "scope": scope}
+        client.ask(id="m1", cwd=str(work), input=LIST, **told)
+        client.ask(id="m2", cwd=str(elsewhere), input=READ, **told)
+        events = client.until()
+        refused = [event for event in events if event["type"] == "error"]
+        events += client.until() if len(events) == len(refused) else []
+        assert [(event["code"], event["client_id"]) for event in refused] == [("EAGAIN", "m2")]
+        assert "session one is busy" in refused[0]["message"]
+        assert events[-1]["status"] == "ok"
+        client.ask(id="m2", input=READ, **told)
+        (result,) = [event for event in client.until() if event["type"] == "tool_result"]
+        assert result["result"]["content"] == "blue penguin\n"
+
+
 def test_a_temporary_session_ends_with_its_connection(made: Tree, work: Path) -> None:
     with connect(made) as client:
         client.ask(op="send", id="m1", session="t", scope="temp", cwd=str(work), input=LIST)
