@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gateway.features.ctx import terminal
-from gateway.features.ctx.client import OK
+from gateway.features.ctx.client import OK, receive
 from tests.patience import PATIENCE
 
 Frame = dict[str, Any]
@@ -126,7 +126,7 @@ def test_an_interrupt_while_nothing_comes(
     connection, other = gateway
     asked = iter(["slow", "second"])
     monkeypatch.setattr("builtins.input", lambda _: next(asked, None) or leave())
-    waits = terminal.receive
+    waits = receive
     pressed = False
 
     def receives(connection: socket.socket) -> bytes:
@@ -137,8 +137,7 @@ def test_an_interrupt_while_nothing_comes(
             threading.Timer(0, lambda: signal.pthread_kill(main, signal.SIGINT)).start()
         return data
 
-    main = threading.main_thread().ident
-    assert main is not None
+    main = threading.get_ident()
     monkeypatch.setattr(terminal, "receive", receives)
     assert terminal._Session(connection, "repl", "temp").run() == OK
     assert [frame["op"] for frame in other.frames] == ["send", "cancel", "ping", "send"]
