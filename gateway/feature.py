@@ -153,7 +153,7 @@ def offered(name: str) -> Any:
     Those who ask say what it must be:
     `engine_pool` in `gateway.app`, `remote_tools` in `gateway.api.responses.endpoints`, `page` in `gateway.api.health`,
     `fetch_weights` in `gateway.cli.serve`, `key_file` in `gateway.cli.keys`, `model_test` in `gateway.cli.model_test`,
-    `agent_provider` in `gateway.features.rooms.turns`.
+    `agent_provider` in `gateway.features.rooms.turns`, `record_views` in `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

@@ -22,6 +22,8 @@ examples:
   ctxgate replay chatcmpl-56Cxh --as auto  by the id that the client received
 """
 
+UNREAD = "unread_call"
+"""The log's warning of an answer that looks like a call which nobody read."""
 REPEATED = ("content", "reasoning_content")
 
 
@@ -42,7 +44,7 @@ def replay(config: Path | None, url: str | None, format: str | None, as_json: bo
             if as_json:
                 say(json.dumps(requests, indent=2))
             else:
-                _list(requests)
+                listed(requests)
             return
         found = gateway.ask("GET", f"/-/requests/{id}")
     shown = _compared(found, format)
@@ -111,7 +113,8 @@ def _add(message: dict[str, Any], part: dict[str, Any]) -> None:
         known["arguments"] += function.get("arguments") or ""
 
 
-def _list(requests: list[dict[str, Any]]) -> None:
+def listed(requests: list[dict[str, Any]]) -> None:
+    """Prints them as a table, the newest first."""
     if not requests:
         say("no requests yet, or log.requests is 0")
         return
@@ -121,7 +124,7 @@ def _list(requests: list[dict[str, Any]]) -> None:
         (
             str(entry["id"]),
             time.strftime("%H:%M:%S", time.localtime(entry["at"])),
-            *(entry["model"], entry["api"], entry["outcome"]),
+            *(entry["model"], entry["api"], _outcome(entry)),
             f"{entry['seconds']:.2f}",
             f"{entry['prompt_tokens']} + {entry['completion_tokens']}",
             "yes" if entry["recorded"] else "-",
@@ -131,9 +134,14 @@ def _list(requests: list[dict[str, Any]]) -> None:
     show(table(("ID", "TIME", "MODEL", "API", "OUTCOME", "SECONDS", "TOKENS", "RECORDED"), rows))
 
 
+def _outcome(entry: dict[str, Any]) -> str:
+    """As the page's Live says it: an answer whose call nobody read isn't fine."""
+    return "call in text" if entry["outcome"] == "ok" and UNREAD in entry["warnings"] else str(entry["outcome"])
+
+
 def _page(shown: dict[str, Any]) -> list[str]:
     request = shown["request"]
-    lines = [f"request {request['id']}: {request['model']}, {request['outcome']}"]
+    lines = [f"request {request['id']}: {request['model']}, {_outcome(request)}"]
     if shown["cut"]:
         lines.append("(too long: the end was not recorded)")
     lines += ["", "the model wrote:", *_indented(shown["raw"])]

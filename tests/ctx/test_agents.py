@@ -118,6 +118,15 @@ def test_what_is_no_task(command: str, code: str, exit_code: int, made: Tree, wo
     assert (done.returncode, frames(done.stdout)[0]["code"]) == (exit_code, code), done
 
 
+@pytest.mark.parametrize("name", ["model/main", "agent/reader"])
+def test_an_overflow_is_the_same_on_a_model_and_on_an_agent(name: str, made: Tree, work: Path) -> None:
+    (work / "long.txt").write_text("blue penguin " * 4000)
+    done = run(made, work, f"/ctx/{name} < long.txt")
+    (error,) = [event for event in frames(done.stdout) if event["type"] == "error"]
+    assert (done.returncode, error["code"]) == (2, "EINVAL"), error
+    assert "maximum context length" in error["message"]
+
+
 def test_control_files(made: Tree) -> None:
     control = made.root / "agent/reader.d"
     assert (control / "policy").read_text() == "access=read\nallow=fs.list,fs.read\ndeny=\nfolder=caller\n"
@@ -224,6 +233,25 @@ def test_a_session_is_a_room(made: Tree, work: Path) -> None:
         (result,) = [event for event in events if event["type"] == "tool_result"]
         assert (result["name"], result["result"]["content"]) == ("fs.read", "blue penguin\n")
         assert (events[-1]["status"], "message" in types(events)) == ("ok", True)
+
+
+@pytest.mark.parametrize("scope", ["private", "temp"])
+def test_a_session_answers_one_message_at_a_time(scope: str, made: Tree, work: Path) -> None:
+    """A second one is refused and changes nothing, not even the folder; a retry of the first one isn't a second."""
+    (elsewhere := work / "elsewhere").mkdir()
+    with connect(made) as client:
+        told: dict[str, Any] = {"op": "send", "session": "one", "scope": scope}
+        client.ask(id="m1", cwd=str(work), input=LIST, **told)
+        client.ask(id="m2", cwd=str(elsewhere), input=READ, **told)
+        events = client.until()
+        refused = [event for event in events if event["type"] == "error"]
+        events += client.until() if len(events) == len(refused) else []
+        assert [(event["code"], event["client_id"]) for event in refused] == [("EAGAIN", "m2")]
+        assert "session one is busy" in refused[0]["message"]
+        assert events[-1]["status"] == "ok"
+        client.ask(id="m2", input=READ, **told)
+        (result,) = [event for event in client.until() if event["type"] == "tool_result"]
+        assert result["result"]["content"] == "blue penguin\n"
 
 
 def test_a_temporary_session_ends_with_its_connection(made: Tree, work: Path) -> None:

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
+from pydantic import SecretStr
 
 from gateway.config import load
 from gateway.core import Gateway
@@ -34,7 +36,7 @@ from gateway.provider import (
 from gateway.services import Services
 from gateway.wire.events import line
 from tests.conftest import ROOT
-from tests.ctx.kept import Kept, keeping
+from tests.ctx.kept import Kept, eventually, keeping
 from tests.ctx.served import Tree, text, types
 from tests.ctx.test_events import FORBIDDEN
 from tests.gateway.double import Double, Exchange, answers, chunk, says, streams
@@ -384,6 +386,18 @@ async def test_a_missing_key_is_reported_before_any_request(short: Path) -> None
         assert "FAR_OFF_API_KEY" in told[0]["message"]
         assert double.requests == []
         assert (kept.root / "model/acme/m.d/status").read_text() == "unconfigured\n"
+        # A socket that would only answer errors isn't there; with the key, it is.
+        socket = kept.root / "model/acme/m.sock"
+        assert not socket.exists()
+        config = kept.gateway.config
+        keyed = replace(config.models["m"], api_key=SecretStr("a key"))
+        kept.gateway.apply(replace(config, models={**config.models, "m": keyed}))
+        await eventually(socket.is_socket)
+        async with kept.connect("acme/m") as client:
+            await client.ask(op="send", id="m1", scope="temp", input="hello")
+            assert (await client.until())[-1]["status"] == "ok"
+        kept.gateway.apply(config)
+        await eventually(lambda: not socket.exists())
 
 
 # The tool boundary

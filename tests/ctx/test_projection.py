@@ -38,7 +38,7 @@ def config(*models: Model, active: str | None = None, ctx: Ctx | None = None) ->
         (Model(name="qwen3", runtime="llama.cpp", base_url="http://127.0.0.1:1"), "qwen"),
         (Model(name="lfm25-24b", runtime="llama.cpp", path=Path("x")), "liquidai"),
         (Model(name="mine", runtime="ollama", model_name="hub/Llama3.2:3b"), "meta-llama"),
-        (Model(name="mine", runtime="mlx", path=Path("x")), "mlx"),
+        (Model(name="mine", runtime="mlx", path=Path("x")), "local"),
         (Model(name="mine", runtime="my.own:Engine"), "local"),
     ],
     ids=lambda value: value if isinstance(value, str) else None,
@@ -46,6 +46,12 @@ def config(*models: Model, active: str | None = None, ctx: Ctx | None = None) ->
 def test_provider(model: Model, expected: str) -> None:
     assert provider(model) == expected
     assert is_component(expected)
+
+
+@pytest.mark.parametrize("name", ["mine", "qwen3"])
+def test_another_runtime_does_not_change_the_identity(name: str) -> None:
+    runtimes = ("llama.cpp", "llama-cpp-python", "mlx", "ollama", "my.own:Engine")
+    assert len({provider(Model(name=name, runtime=runtime)) for runtime in runtimes}) == 1
 
 
 NAMES = {

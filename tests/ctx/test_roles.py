@@ -92,7 +92,7 @@ def test_an_answer_that_was_cut_says_so(made: Tree) -> None:
 
 def test_missing_weights(made: Tree) -> None:
     """A failure that no retry cures, with the cure."""
-    for name in ("llama.cpp/gone", "qwen/qwen2.5-32b"):
+    for name in ("local/gone", "qwen/qwen2.5-32b"):
         error, done = frames(made.sh(f"/ctx/model/{name} hello").stdout)[-2:]
         assert (error["code"], done["status"]) == ("ENOENT", "error")
         assert "there is no file" in error["message"]

@@ -165,12 +165,13 @@ async def test_a_temporary_session(short: Path) -> None:
             await client.ask(op="send", id="m1", session="s", scope="temp", input="one")
             first = await client.until()
             assert types(first) == ["start", "delta", "message", "usage", "done"]
-            assert all("id" not in frame for frame in first)
+            assert [frame["id"] for frame in first] == [f"event-{number}" for number in range(1, 6)]
             await client.ask(op="send", id="m1", session="s", scope="temp", input="one")
             assert await client.frame() == first[-1]
             assert await client.refused(op="send", id="m1", session="s", scope="temp", input="two") == "EINVAL"
             await client.ask(op="send", id="m2", session="s", scope="temp", input="two")
             again = await client.until()
+            assert [frame["id"] for frame in again] == [f"event-{number}" for number in range(6, 11)]
             # The echo counts the words of the whole conversation.
             assert (first[-2]["input_tokens"], again[-2]["input_tokens"]) == (1, 3)
             assert await client.refused(op="resume", session="s") == "ENOENT"

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
+from gateway.cli.replay import listed
 from tests.cli.commands import ctxgate
 from tests.operations.test_reload import Gateway, gateway
 
@@ -237,3 +238,14 @@ def test_plan_of_a_file_with_mistakes(running: Gateway, tmp_path: Path) -> None:
     missing = command(running, "plan", tmp_path / "nothing.yaml")
     assert missing.returncode == 2
     assert "can't be read: No such file" in missing.stderr
+
+
+def test_the_list_of_replay_does_not_call_an_unread_call_ok(capsys: pytest.CaptureFixture[str]) -> None:
+    """As Live doesn't, which tests/page/test_browser.py shows."""
+    entry = {"id": 1, "at": 0, "model": "m", "api": "chat", "seconds": 1.0, "recorded": True}
+    entry |= {"prompt_tokens": 1, "completion_tokens": 1}
+    entries = [("ok", []), ("ok", ["unread_call"]), ("client_left", ["unread_call"])]
+    listed([{**entry, "outcome": outcome, "warnings": warnings} for outcome, warnings in entries])
+    head, *lines = capsys.readouterr().out.splitlines()
+    at = slice(head.index("OUTCOME"), head.index("SECONDS"))
+    assert [line[at].strip() for line in lines] == ["ok", "call in text", "client_left"]

@@ -57,7 +57,8 @@ async def test_models_and_records(tmp_path: Path) -> None:
     async with house(tmp_path, speaks("Fine.")) as rooms:
         body = {"schema": schema, "description": "People."}
         await conforms(rooms, "PUT", "/llm/describe/{model}", 200, body, model="person")
-        assert len(await conforms(rooms, "GET", "/llm/describe", 200, None)) == 1
+        described = await conforms(rooms, "GET", "/llm/describe", 200, None)
+        assert [model["model"] for model in described] == ["person", "room_events", "room_messages", "rooms"]
         shown = await conforms(rooms, "GET", "/llm/describe/{model}", 200, None, model="person")
         assert shown == {"model": "person", "description": "People.", "schema": schema}
         ann = await conforms(rooms, "POST", "/llm/data/{model}", 201, {"name": "Ann", "age": 40}, model="person")

@@ -19,7 +19,7 @@ from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms
 from gateway.features.ctx import journal
-from gateway.features.ctx.frames import Send
+from gateway.features.ctx.frames import Send, event_id
 from gateway.features.ctx.settings import Ctx
 from gateway.features.rooms import expiry as rooms
 from gateway.features.rooms.schemas import Actor, Rent
@@ -159,7 +159,7 @@ def talk(connection: Connection, name: str, *, ends: bool) -> None:
     begun = journal.begin(connection, whose, send, f"run-{name}", "keeper", "acme/m")
     assert isinstance(begun, journal.Begun)
     if ends:
-        done = (begun.start[0] + 1, line(Done(id=journal.event_id(begun.start[0] + 1), run=begun.run, status="error")))
+        done = (begun.start[0] + 1, line(Done(id=event_id(begun.start[0] + 1), run=begun.run, status="error")))
         journal.finish(connection, begun.session, begun.run, [done], "error", None)
 
 

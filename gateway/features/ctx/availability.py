@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from gateway.config import Config, Model
 from gateway.core import Gateway
+from gateway.features.ctx.projection import projection
 from gateway.features.ctx.settings import Ctx
 
 READY, BUSY, OFFLINE, UNCONFIGURED = "ready", "busy", "offline", "unconfigured"
@@ -29,6 +30,16 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
     if route.engine is not None and route.engine.state != "ready":
         return route.engine.state
     return BUSY if route.requests.count else READY
+
+
+def talks(config: Config, id: str) -> bool:
+    """Whether the model of that id takes part in conversations, so that its object has a socket: one that only answers
+    errors must not be."""
+    objects = projection(config).objects
+    of = objects.get(id)
+    if of is None:
+        return id in objects  # the echo
+    return config.models[of].role == "chat" and missing_credential(config, config.models[of]) is None
 
 
 def missing_credential(config: Config, model: Model | None) -> str | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 from gateway.config import Config
 from gateway.errors import GatewayError
 from gateway.features.ctx import drivers
-from gateway.features.ctx.availability import missing_credential
+from gateway.features.ctx.availability import missing_credential, talks
 from gateway.features.ctx.control import USE_CASES
 from gateway.features.ctx.launcher import shebang
 from gateway.features.ctx.listing import aliases
@@ -137,7 +137,7 @@ def _object(
         if key is not None:
             cure = f"set {key.upper().replace('-', '_')}_API_KEY, or: keyring set cortexfs:{key} default"
             problems.append(Finding(f"{name}: the key of its server is missing", cure))
-    if control.session == "socket" and answers and not reachable(triple.sock):
+    if control.session == "socket" and talks(config, control.id) and answers and not reachable(triple.sock):
         what = "its socket doesn't answer" if triple.sock.exists() else f"its socket {triple.sock} is missing"
         problems.append(Finding(f"{name}: {what}", f"{SYNC}; if that doesn't help, see the gateway's log"))
     yield from problems

@@ -19,6 +19,11 @@ MAX_INPUT = MAX_FRAME
 Scope = Literal["private", "shared", "temp"]
 
 
+def event_id(number: int) -> str:
+    """The id of an event of a model's session."""
+    return f"event-{number}"
+
+
 class _Request(Struct, tag_field="op", kw_only=True):
     pass
 

@@ -31,7 +31,7 @@ from sqlalchemy import (
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy
-from gateway.features.ctx.frames import Scope, Send, ToolResult
+from gateway.features.ctx.frames import Scope, Send, ToolResult, event_id
 from gateway.features.ctx.history import answered, asked, question
 from gateway.features.ctx.settings import Ctx
 from gateway.wire.events import Done, Error, Start, Status, line
@@ -90,10 +90,6 @@ PRUNE_BATCH = 20
 
 Event: TypeAlias = tuple[int, bytes]
 """A number and its frame; the event's id is `event-NUMBER`."""
-
-
-def event_id(number: int) -> str:
-    return f"event-{number}"
 
 
 @dataclass(frozen=True, slots=True)

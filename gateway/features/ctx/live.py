@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from gateway.config import Config
 from gateway.errors import GatewayError
-from gateway.features.ctx.availability import OFFLINE, READY, word
+from gateway.features.ctx.availability import OFFLINE, READY, talks, word
 from gateway.features.ctx.callog import CallLog
 from gateway.features.ctx.connection import Connection, Wire
 from gateway.features.ctx.errors import Busy, code
@@ -197,7 +197,7 @@ class LiveTree:
             try:
                 control = await asyncio.to_thread(read_control, triple)
                 models[status] = control.id
-                if control.session == "socket" and self._talks(control.id):
+                if control.session == "socket" and talks(self._services.gateway.config, control.id):
                     declared[triple.sock] = triple
             except GatewayError as error:
                 log.error("/ctx: %s: %s", triple.name, error)
@@ -218,12 +218,6 @@ class LiveTree:
                 self._servers.pop(path).close()
             if path not in self._servers:
                 await self._listen(path, partial(self._object, triple), MAX_FRAME)
-
-    def _talks(self, id: str) -> bool:
-        """Whether the model of that id takes part in conversations: a socket that only answers errors must not be."""
-        config = self._services.gateway.config
-        of = projection(config).objects.get(id)
-        return of is None or config.models[of].role == "chat"
 
     async def _listen(self, path: Path, serve: Callable[[Wire], Awaitable[None]], limit: int) -> None:
         """Binds the socket elsewhere and renames it, so it is never open to other users or unserved at its place."""

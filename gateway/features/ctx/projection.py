@@ -26,6 +26,9 @@ NAMING = "letters, digits and . _ + -, at most 64, the first a letter or digit, 
 ECHO = "debug/echo"
 """Built in; the file can't remove it."""
 
+LOCAL = "local"
+"""The provider of a model on this machine whose maker isn't known."""
+
 MAIN, HELPER = "main", "helper"
 
 NATIVE_HOSTS = {
@@ -139,7 +142,10 @@ def projection(config: Config) -> Projection:
 
 
 def provider(model: Model) -> str:
-    """A model's provider: its maker if it runs on this machine, else the server's host."""
+    """A model's provider: its maker if it runs on this machine, else the server's host.
+
+    What isn't known doesn't become the engine: the name stays when another one runs the model.
+    """
     if model.runtime == "echo":
         return "debug"
     host = urlsplit(model.base_url).hostname if model.base_url is not None else None
@@ -149,7 +155,7 @@ def provider(model: Model) -> str:
         for prefix, maker in MAKERS:
             if name.lower().startswith(prefix):
                 return maker
-    return "local" if ":" in model.runtime else model.runtime
+    return LOCAL
 
 
 def _normal(host: str) -> str:

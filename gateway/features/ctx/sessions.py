@@ -22,8 +22,8 @@ from gateway.errors import GatewayError
 from gateway.features.ctx import journal
 from gateway.features.ctx.errors import Busy, NotFound, code
 from gateway.features.ctx.execution import Ended, Execution, until
-from gateway.features.ctx.frames import Cancel, Resume, Send
-from gateway.features.ctx.journal import Begun, Found, Retried, Whose, event_id
+from gateway.features.ctx.frames import Cancel, Resume, Send, event_id
+from gateway.features.ctx.journal import Begun, Found, Retried, Whose
 from gateway.features.ctx.objects import Triple
 from gateway.services import Services
 from gateway.store import Store

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 from uuid import uuid4
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy, TooLong
 from gateway.features.ctx.execution import Ended, Execution, until
-from gateway.features.ctx.frames import MAX_INPUT, Send
+from gateway.features.ctx.frames import MAX_INPUT, Send, event_id
 from gateway.features.ctx.history import answered, asked
 from gateway.features.ctx.objects import Triple
 from gateway.services import Services
 from gateway.wire.chat import encode
-from gateway.wire.events import Done, Message, Start, ToolCall, line
+from gateway.wire.events import Done, Event, Message, Start, ToolCall, line
 
 MAX_SESSIONS = 16
 MAX_MEMORY = 4 * MAX_INPUT
@@ -39,6 +40,13 @@ class _Session:
     messages: list[dict[str, Any]] = field(default_factory=list)
     runs: dict[str, _Run] = field(default_factory=dict)
     """Client id → run."""
+    numbers: Iterator[int] = field(default_factory=lambda: count(1))
+    """Of its events, as those of a stored session are numbered."""
+
+    def line(self, event: Event) -> bytes:
+        """The frame of the session's next event."""
+        event.id = event_id(next(self.numbers))
+        return line(event)
 
 
 class Temporary:
@@ -74,7 +82,7 @@ class Temporary:
         if self._size > MAX_MEMORY:
             raise TooLong("the temporary sessions of this connection are too large: use a private one")
         run = f"run-{uuid4().hex}"
-        start = line(Start(run=run, model=self._triple.name.name, client_id=request.id))
+        start = session.line(Start(run=run, model=self._triple.name.name, client_id=request.id))
         started = session.runs[request.id] = _Run(run, said, start)
         return self._answer(session, started, fields)
 
@@ -97,7 +105,9 @@ class Temporary:
             events = execution.events(fields, started=True)
             async with aclosing(until(run.stop, events, lambda: [done])) as batches:
                 async for batch in batches:
+                    frames = []
                     for event in batch:
+                        frames.append(session.line(event))
                         if isinstance(event, Message):
                             text = "".join(part.text for part in event.content)
                             self._size += len(text)
@@ -106,10 +116,10 @@ class Temporary:
                             self._size += len(bytes(event.arguments))
                         elif isinstance(event, Done):
                             done = event
-                            run.done = line(event)
-                    yield [line(event) for event in batch]
+                            run.done = frames[-1]
+                    yield frames
         finally:
-            run.done = run.done or line(done)
+            run.done = run.done or session.line(done)
             if done.status == "ok":
                 session.messages = [*fields["messages"], answered(text, calls)]
             self._ended(self._triple, None, run.id, done.status)

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from gateway.features.ctx.client import GENERIC, OK, Failure, connect, execute, receive, send
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.rendering import Text
-from gateway.wire.events import Done, Error, Event, decode
+from gateway.wire.events import Done, Error, Event, Pong
 from gateway.wire.text import printable
 
+_decode: Callable[[bytes], Event | Pong] = msgspec.json.Decoder(Event | Pong).decode
 HELP = "Ctrl-D leaves, Ctrl-C stops an answer"
 
 
@@ -54,6 +57,9 @@ def _stand_alone(root: str, name: str) -> int:
         try:
             fields = [name, name.rpartition("/")[2], f"r{number}", os.getcwd(), "ttt", "text", "--", text]
             execute(root, [os.fsencode(field) for field in fields])
+        except KeyboardInterrupt:
+            # Before the run could be cancelled, or after its end.
+            _note("")
         except Failure as failure:
             _note(str(failure))
             return failure.exit_code
@@ -61,45 +67,93 @@ def _stand_alone(root: str, name: str) -> int:
 
 
 class _Session:
-    """A session over the object's socket."""
+    """A session over the object's socket.
+
+    An interrupt is noted by a handler, wherever it comes: while the terminal is written to as well as while nothing
+    happens. It cancels the answer; between answers, and the second time, it is a KeyboardInterrupt.
+    """
 
     def __init__(self, connection: Any, session: str, scope: str) -> None:
         self._connection = connection
         self._session = session
         self._scope = scope
         self._rest = b""
+        self._asked: str | None = None
+        """The message that is being answered."""
+        self._sent = False
+        """Whether it is sent, so that a frame that cancels it can follow."""
+        self._interrupts = 0
 
     def run(self) -> int:
+        before = signal.signal(signal.SIGINT, self._interrupted)
+        try:
+            return self._converse()
+        except KeyboardInterrupt:
+            if self._asked is not None:
+                raise
+            return OK
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _converse(self) -> int:
         numbers = count(1)
         for text in _lines():
-            client = f"m{os.getpid()}-{next(numbers)}"
-            request = {"op": "send", "id": client, "session": self._session, "scope": self._scope, "input": text}
-            data = msgspec.json.encode(request | {"cwd": os.getcwd()}) + b"\n"
-            if not (send(self._connection, data) and self._answer(client)):
+            self._interrupts, self._sent, self._asked = 0, False, f"m{os.getpid()}-{next(numbers)}"
+            request = {"op": "send", "id": self._asked, "session": self._session, "scope": self._scope, "input": text}
+            goes_on = send(self._connection, _frame(request | {"cwd": os.getcwd()}))
+            self._sent = True
+            if self._interrupts:
+                self._cancel()
+            if not (goes_on and self._answer() and self._settled()):
                 _note("the gateway has gone")
                 return GENERIC
+            self._asked = None
         return OK
 
-    def _answer(self, client: str) -> bool:
-        """Shows one answer. False if the connection ended first, or at a second interrupt; the first one cancels."""
+    def _interrupted(self, number: int, frame: object) -> None:
+        self._interrupts += 1
+        if self._asked is None or self._interrupts > 1:
+            raise KeyboardInterrupt
+        if self._sent:
+            self._cancel()
+
+    def _cancel(self) -> None:
+        send(self._connection, _frame({"op": "cancel", "id": self._asked}))
+
+    def _answer(self) -> bool:
+        """Shows one answer. False if the connection ended first."""
         text = Text(terminal=sys.stdout.isatty())
-        cancelled = False
-        while True:
-            try:
-                data = receive(self._connection)
-            except KeyboardInterrupt:
-                if cancelled:
-                    return False
-                cancelled = True
-                send(self._connection, msgspec.json.encode({"op": "cancel", "id": client}) + b"\n")
+        for event in self._events():
+            # The answer was done before the frame that cancels it came: what that gets says nothing of the answer.
+            late = self._interrupts and isinstance(event, Error) and event.run is UNSET and event.client_id is UNSET
+            if isinstance(event, Pong) or late:
                 continue
-            if not data:
-                return False
-            *lines, self._rest = (self._rest + data).split(b"\n")
-            for event in map(decode, lines):
-                _show(text, event)
-                if isinstance(event, Done) or (isinstance(event, Error) and event.run is msgspec.UNSET):
-                    return True
+            _show(text, event)
+            if isinstance(event, Done) or (isinstance(event, Error) and event.run is UNSET):
+                return True
+        return False
+
+    def _settled(self) -> bool:
+        """Reads what may still come for a frame that cancelled; it isn't the next answer's. False as in `_answer`."""
+        if not self._interrupts:
+            return True
+        return send(self._connection, _frame({"op": "ping"})) and any(isinstance(one, Pong) for one in self._events())
+
+    def _events(self) -> Iterator[Event | Pong]:
+        """All that comes, until the connection ends."""
+        while True:
+            line, newline, rest = self._rest.partition(b"\n")
+            if newline:
+                self._rest = rest
+                yield _decode(line)
+            elif data := receive(self._connection):
+                self._rest += data
+            else:
+                return
+
+
+def _frame(request: dict[str, Any]) -> bytes:
+    return msgspec.json.encode(request) + b"\n"
 
 
 def _show(text: Text, event: Event) -> None:

@@ -76,4 +76,5 @@ FEATURE = Feature(
     prunes=("gateway.features.rooms.expiry:prune",),
     migrations="gateway.features.rooms.migrations",
     openapi="gateway.features.rooms.openapi",
+    offers={"record_views": "gateway.features.rooms.views:VIEWS"},
 )  # fmt: skip

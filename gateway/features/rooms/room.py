@@ -267,7 +267,8 @@ class LiveRoom:
         tx.event("agent:turn_end", {**ended, **spent}, **tags)
         if failure is not None:
             tx.data.last_error = LastError(failure.message, failure.code, failure.category)
-            tx.event("error", {"message": failure.message, "code": failure.code}, **tags)
+            told = {"message": failure.message, "code": failure.code, "category": failure.category}
+            tx.event("error", told, **tags)
             if tx.status == "active":
                 tx.data.failed = task.message.id
                 tx.to("fail", code=failure.code)

@@ -290,11 +290,12 @@ class Rooms:
         return (await self.say_once(tenant, user, room_id, say, None))[0]
 
     async def say_once(
-        self, tenant: str, user: str, room_id: str, say: Say, message_id: str | None
+        self, tenant: str, user: str, room_id: str, say: Say, message_id: str | None, *, alone: bool = False
     ) -> tuple[Message, bool]:
         """Queues a message unless the room has it; returns it, and whether the room had it.
 
-        Raises as `say` does, and ProviderInvalidRequest if another message has its id.
+        alone: not behind one that is being answered. Raises as `say` does, for such a one, too, and
+        ProviderInvalidRequest if another message has its id.
         """
         await self.open()
         say.text()
@@ -310,6 +311,8 @@ class Rooms:
             check("message", tx.status)
             if tx.queued is not None:
                 raise conflict("message_queued", "a message is already queued: a room queues one at a time")
+            if alone and tx.running is not None:
+                raise conflict("message_queued", "a message is being answered")
             message = self._queue(tx, user, say, message_id)
             return message, tx.status, False
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from gateway.feature import offered
 from gateway.features.agents.settings import RoomTools
 from gateway.features.agents.tools.base import Access, Run, Tool, ToolContext, ToolError
 
 if TYPE_CHECKING:
-    from gateway.features.agents.tools.records import Page, Records
+    from gateway.features.agents.tools.records import Page, Records, View
     from gateway.store import Store
 
 _MODEL = {"type": "string", "minLength": 1, "maxLength": 64, "description": "The model's name."}
@@ -38,7 +39,8 @@ def records(settings: RoomTools, store: Store, tenant: str) -> Records:
     """The tenant's models and records, within the bounds of the settings."""
     from gateway.features.agents.tools.records import Records
 
-    return Records(store, tenant, most=settings.records_max_count, longest=settings.record_max_bytes)
+    views: Mapping[str, View] = offered("record_views")
+    return Records(store, tenant, most=settings.records_max_count, longest=settings.record_max_bytes, views=views)
 
 
 def tools(settings: RoomTools) -> list[Tool]:

@@ -49,6 +49,17 @@ class Model:
 
 
 @dataclass(frozen=True, slots=True)
+class View:
+    """A model whose records another part keeps, and which can only be read.
+
+    rows: dialect and tenant → a query with the columns of `tables.records`.
+    """
+
+    model: Model
+    rows: Callable[[str, str], Select[Any]]
+
+
+@dataclass(frozen=True, slots=True)
 class Page:
     records: list[dict[str, Any]]
     more: bool
@@ -58,12 +69,17 @@ class Page:
 class Records:
     """The models and records of one tenant, and of no other. Methods raise ToolError."""
 
-    def __init__(self, store: Store, tenant: str, *, most: int, longest: int) -> None:
-        """most: number of records, including the trash. longest: bytes of a record as JSON."""
+    def __init__(
+        self, store: Store, tenant: str, *, most: int, longest: int, views: Mapping[str, View] | None = None
+    ) -> None:
+        """most: number of records, including the trash. longest: bytes of a record as JSON. views: name → view; a model
+        that the tenant has defined under that name takes its place.
+        """
         self._store = store
         self._tenant = tenant
         self._most = most
         self._longest = longest
+        self._views = views or {}
 
     async def define(self, name: str, schema: Mapping[str, Any], description: str = "") -> Model:
         """Creates a model, or replaces the schema of an existing one; its records stay as they are.
@@ -87,6 +103,8 @@ class Records:
                 models.update().where(*self._of(models), models.c.name == name).values(values)
             ).rowcount:
                 return
+            if name in self._views:
+                raise _read_only(name)
             if connection.execute(select(func.count()).where(*self._of(models))).scalar_one() >= MOST_MODELS:
                 raise ToolError("quota_exceeded", f"a tenant may have at most {MOST_MODELS} models")
             connection.execute(models.insert().values(tenant=self._tenant, name=name, created_at=now, **values))
@@ -98,7 +116,9 @@ class Records:
         rows = await self._read(
             lambda c: c.execute(select(models).where(*self._of(models)).order_by(models.c.name)).all()
         )
-        return [Model(row.name, row.description, json.loads(row.schema)) for row in rows]
+        found = {name: view.model for name, view in self._views.items()}
+        found |= {row.name: Model(row.name, row.description, json.loads(row.schema)) for row in rows}
+        return [found[name] for name in sorted(found)]
 
     async def model(self, name: str) -> Model:
         """Raises ToolError, code `model_not_found`, with the names of the tenant's models."""
@@ -142,6 +162,8 @@ class Records:
         row = {"id": str(uuid.uuid4()), "created_at": now, "updated_at": now}
 
         def work(connection: Connection) -> None:
+            if self._view(connection, model) is not None:
+                raise _read_only(model)
             if connection.execute(select(func.count()).where(*self._of(records))).scalar_one() >= self._most:
                 raise ToolError("quota_exceeded", f"a tenant may have at most {self._most} records, trash included")
             connection.execute(records.insert().values(tenant=self._tenant, model=model, version=1, data=data, **row))
@@ -192,7 +214,9 @@ class Records:
     async def _row(self, model: str, id: str) -> tuple[Model, Any]:
         def work(connection: Connection) -> tuple[Model, Any]:
             kind = self._model(connection, model)
-            row = connection.execute(select(records).where(*self._one(model, id))).one_or_none()
+            row = connection.execute(
+                self._of_view(connection, model, select(records).where(*self._one(model, id)))
+            ).one_or_none()
             if row is None:
                 raise ToolError("record_not_found", f"{model} has no record with this id")
             return kind, row
@@ -202,14 +226,38 @@ class Records:
     async def _change(self, model: str, id: str, version: int, values: dict[str, Any]) -> bool:
         """Changes the record; False if it no longer has that version."""
         change = records.update().where(*self._one(model, id), records.c.version == version).values(values)
-        return await self._store.write(lambda connection: connection.execute(change).rowcount == 1)
+
+        def work(connection: Connection) -> bool:
+            if self._view(connection, model) is not None:
+                raise _read_only(model)
+            return connection.execute(change).rowcount == 1
+
+        return await self._store.write(work)
 
     def _model(self, connection: Connection, name: str) -> Model:
+        if (view := self._view(connection, name)) is not None:
+            return view.model
         row = connection.execute(select(models).where(*self._of(models), models.c.name == name)).one_or_none()
         if row is None:
-            known = connection.execute(select(models.c.name).where(*self._of(models)).order_by(models.c.name)).scalars()
+            own = connection.execute(select(models.c.name).where(*self._of(models))).scalars()
+            known = sorted({*own, *self._views})
             raise ToolError("model_not_found", f"no such model; there are: {', '.join(known) or 'none'}")
         return Model(row.name, row.description, json.loads(row.schema))
+
+    def _view(self, connection: Connection, name: str) -> View | None:
+        """None for a model of the tenant's own."""
+        view = self._views.get(name)
+        if view is None:
+            return None
+        own = select(models.c.name).where(*self._of(models), models.c.name == name)
+        return None if connection.execute(own).first() is not None else view
+
+    def _of_view(self, connection: Connection, model: str, query: Select[Any]) -> Select[Any]:
+        """The query of records, of which those of a view stand in a common table in place of the table."""
+        view = self._view(connection, model)
+        if view is None:
+            return query
+        return query.add_cte(view.rows(self._store.dialect, self._tenant).cte(records.name))
 
     async def _checked(self, model: Model, record: Mapping[str, Any]) -> dict[str, Any]:
         """The record as it is stored. Runs in a thread of the schemas', since a check may take long."""
@@ -234,7 +282,7 @@ class Records:
         self._model(connection, model)
         chosen = select(records).where(*self._of(records), records.c.model == model, query.where)
         ordered = chosen.order_by(*query.order, records.c.seq).limit(query.limit + 1).offset(query.offset)
-        rows = [_shown(row) for row in connection.execute(ordered)]
+        rows = [_shown(row) for row in connection.execute(self._of_view(connection, model, ordered))]
         found = rows[: query.limit]
         if query.select is not None:
             found = [_selected(record, query.select) for record in found]
@@ -271,7 +319,7 @@ class Records:
         if query.group_by:
             statement = statement.group_by(*wanted[: len(query.group_by)])
         results = []
-        for row in connection.execute(statement).mappings():
+        for row in connection.execute(self._of_view(connection, model, statement)).mappings():
             result = {name: _restored(_number(row[f"g{at}"])) for at, name in enumerate(query.group_by)}
             for at, alias in enumerate(query.functions):
                 values = [row[key] for key in row if str(key).startswith(f"r{at}_")]
@@ -313,6 +361,10 @@ def _bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
     finally:
         if isinstance(raw, sqlite3.Connection):
             raw.set_progress_handler(None, 0)
+
+
+def _read_only(model: str) -> ToolError:
+    return ToolError("read_only", f"the gateway keeps {model} itself: its records can only be read")
 
 
 def _calls(function: str, name: str, columns: Any, at: int) -> dict[str, ColumnElement[Any]]:

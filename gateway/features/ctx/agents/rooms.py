@@ -87,23 +87,36 @@ class AgentRooms:
         ends with the answer.
 
         Raises what `read_settings` raises, ProviderInvalidRequest for another message with the client's id, Busy while
-        one is queued.
+        one is answered or queued.
         """
         settings = await asyncio.to_thread(read_settings, self._triple, self._root, self._services.gateway.config)
         name = f"{self._triple.name.name}-{session}"
+        message = message_id(id, client)
+        if await self._is_busy_with_another(id, message):
+            raise _busy(session)
         room = await self._rooms.place(TENANT, USER, id, self._rent(settings, name, release=release), folder)
         say = Say(content=text, metadata={"client": client})
-        message = message_id(id, client)
         if room.status == "failed":
             room = await self._rooms.wake(TENANT, id, retry=False)
         last = await self._rooms.last_event(TENANT, id)
         try:
-            found, retried = await self._rooms.say_once(TENANT, USER, id, say, message)
+            found, retried = await self._rooms.say_once(TENANT, USER, id, say, message, alone=True)
         except ProviderInvalidRequest as error:
             if error.code == "message_queued":
-                raise Busy(f"session {session} is busy; send again when it is done, or cancel it") from None
+                raise _busy(session) from None
             raise
         return Sent(id, found, retried, last)
+
+    async def _is_busy_with_another(self, room: str, message: str) -> bool:
+        """Whether the room, which may not exist yet, answers another message; then nothing in it must change."""
+        try:
+            found = await self._rooms.get(TENANT, room)
+        except ProviderInvalidRequest:
+            return False
+        if found.status == "failed":  # until it is woken, below
+            return False
+        working = found.running_message_id or found.queued_message_id
+        return working not in (None, message) and not await self._rooms.turn_events(TENANT, room, message)
 
     async def new_session(self, owner: int, session: str) -> str:
         """The id of the room for the session's next message, which may not exist yet."""
@@ -204,6 +217,10 @@ class AgentRooms:
                 output_tokens=_whole(limits.get("output_tokens")),
             ),
         )
+
+
+def _busy(session: str) -> Busy:
+    return Busy(f"session {session} is busy; send again when it is done, or cancel it", retry_after=1)
 
 
 def _whole(number: float | None) -> int | None:

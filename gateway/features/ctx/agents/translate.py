@@ -101,11 +101,15 @@ class Translation:
 
 
 def error_code(payload: dict[str, Any]) -> str:
-    """The errno of a room's error."""
+    """The errno of a room's error: that of the same error on a model."""
+    category, finer = payload.get("category"), payload.get("code")
+    if category is None:
+        # Rooms of earlier versions recorded the code alone.
+        category = "provider_invalid_request" if finer == "context_length_exceeded" else None
     for kind in CATEGORIES.values():
-        if payload.get("code") == kind.default_code or payload.get("category") == kind.category:
+        if category == kind.category or (category is None and finer == kind.default_code):
             return errno_name(kind(""))
-    return "EIO" if payload.get("code") == "internal_error" else "EPROTO"
+    return {"internal_error": "EIO", "turn_cut_off": "EINTR"}.get(str(finer), "EPROTO")
 
 
 def _raw(value: Any) -> Raw:

@@ -54,6 +54,7 @@ ERRNOS = {
     "not_a_file": errno.EISDIR,
     "not_empty": errno.ENOTEMPTY,
     "quota_exceeded": errno.EDQUOT,
+    "read_only": errno.EROFS,
     "too_large": errno.EFBIG,
     "busy": errno.EBUSY,
     "conflict": errno.EBUSY,

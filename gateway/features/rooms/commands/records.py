@@ -14,6 +14,7 @@ import click
 from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest
+from gateway.feature import offered
 from gateway.features.agents.settings import Rooms
 from gateway.wire.text import printable_json
 
@@ -81,8 +82,8 @@ def models(config: Path | None, tenant: str, as_json: bool) -> None:
         shown = [{"name": model.name, "description": model.description, "schema": model.schema} for model in found]
         say(printable_json(json.dumps({"models": shown}, indent=2, ensure_ascii=False)))
         return
-    if not found:
-        say(f"ctxgate: {tenant} has no model yet; ctxgate records define makes one", file=sys.stderr)
+    if all(offered("record_views").get(model.name) for model in found):
+        say(f"ctxgate: {tenant} has no model of its own yet; ctxgate records define makes one", file=sys.stderr)
     for model in found:
         say(f"{model.name}  {model.description}".rstrip())
 
