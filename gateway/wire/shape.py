@@ -141,8 +141,10 @@ def is_sound(body: Json) -> bool:
 
 def _streamed(choice: Json) -> Json:
     delta = choice.pop("delta", None)
-    if not isinstance(delta, dict):
+    if delta is None:
         delta = choice.pop("message") if isinstance(choice.get("message"), dict) else _said(choice)
+    if not isinstance(delta, dict):
+        raise _Misshapen("a delta is not an object")
     delta = _spoken(delta)
     if delta.get("role", ROLE) != ROLE:
         del delta["role"]

@@ -163,7 +163,7 @@ async def test_streamed_choices_of_any_engine(http: str) -> None:
     chunks = []
     for word in ("Hel", "lo"):
         for index in range(2):
-            made = chunk(word, index=index)
+            made = chunk(word, index=index, role="assistant") if word == "Hel" else chunk(word, index=index)
             made["choices"][0]["logprobs"] = probable(word)
             chunks.append(made)
     chunks += [chunk(reason="stop", index=index) for index in (1, 0)]

@@ -654,6 +654,7 @@ MALFORMED = {
     "a list": b"[]",
     "text": b'"x"',
     "choices an object": b'{"choices":{}}',
+    "delta a list": b'{"choices":[{"index":0,"delta":[]}]}',
     "content a number": b'{"choices":[{"index":0,"delta":{"content":7}}]}',
     "a call is text": b'{"choices":[{"index":0,"delta":{"tool_calls":["x"]}}]}',
     "a function is text": b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":"x"}]}}]}',
