@@ -230,7 +230,8 @@ def test_the_engine_s_own_fixup_goes_first() -> None:
     for read in ("answer", "chunk"):
         inner = Inner()
         inner.warnings = [{"code": "c", "text": "t"}]
-        fixup, body = Logprobs(0, inner), {"choices": [{}]}
+        fixup = Logprobs(0, inner)
+        body: Json = {"choices": [{}]}
         getattr(fixup, read)(body)
         assert body == {"choices": [{"logprobs": {"content": [entry("a", bytes=[97])], "refusal": None}}]}
         assert fixup.warnings is inner.warnings
