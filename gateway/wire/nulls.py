@@ -33,8 +33,11 @@ DATA = frozenset(("parameters", "schema", "input_schema", "arguments", "input", 
 MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools aren't cached, so that the cache stays small."""
 
+LOOK_BACK = 256
+"""Bytes before a colon that hold the end of its key; more are white space that nobody writes."""
+
+_nulls = re.compile(rb":\s*null").finditer
 _NULL = Raw(b"null")
-_more_than_content = re.compile(rb'(?<!\\)(?<!"content)"\s*:\s*null').search
 
 _decode_fields = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode, _encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
@@ -68,7 +71,7 @@ def _drop_nulls(fields: dict[str, Raw]) -> bool:
             changes[name] = None
         elif name in OPTIONS or name in HISTORY:
             given = bytes(value)
-            if given.find(b"null") < 0 or (name in HISTORY and not _more_than_content(given)):
+            if given.find(b"null") < 0 or (name in HISTORY and not _has_others(given)):
                 continue
             cleaned = (_cleaned if name == "tools" and len(given) <= MAX_KEPT_BYTES else _cleaned.__wrapped__)(given)
             if cleaned != given:
@@ -79,6 +82,15 @@ def _drop_nulls(fields: dict[str, Raw]) -> bool:
         else:
             fields[name] = change
     return bool(changes)
+
+
+def _has_others(history: bytes) -> bool:
+    """Whether a field other than `content` is null. Conversations are long, and most have only that."""
+    for found in _nulls(history):
+        key = history[max(0, found.start() - LOOK_BACK) : found.start()].rstrip()
+        if key.endswith(b'"') and not key.endswith((b'\\"', b'"content"')):
+            return True
+    return False
 
 
 @lru_cache(maxsize=8)

@@ -353,3 +353,20 @@ def test_written(ids: list[int], told: int, held: list[int] | None, expected: li
 )
 def test_who_is_put_aside(running: list[Running], needed: int, expected: list[str]) -> None:
     assert put_aside(running, needed, 600.0) == expected
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_flex_answer_names_its_stop_sequence_on_anthropic_s_api(
+    model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, stream: bool
+) -> None:
+    async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
+        for stops, expected in ((["can I"], "can I"), (["zzz", "How"], "How"), (["zzz"], None)):
+            body = {
+                **{"model": "a", "messages": [{"role": "user", "content": "Hello"}], "temperature": 0},
+                **{"max_tokens": 40, "service_tier": "flex", "stop": stops, "stream": stream},
+            }
+            with await gateway.chat(ChatRequest.parse(json.dumps(body).encode(), "messages")) as run:
+                assert isinstance(run.reply, FlexReply)
+                chunks = [json.loads(chunk) for chunk in (await rest(run) if stream else [await run.whole()])]
+            ends = [choice for one in chunks for choice in one["choices"] if choice["finish_reason"]]
+            assert [(end["finish_reason"], end.get("stop_reason")) for end in ends] == [("stop", expected)]
