@@ -170,12 +170,14 @@ class _Connection(asyncio.Protocol):
         """Bytes of the answer's head, or of its trailers: bytes that came without a piece of the body."""
         self._parser = httptools.HttpResponseParser(self)
 
-    def send(self, data: bytes) -> Response:
+    def send(self, data: bytes, rest: bytes) -> Response:
         self._received = False
         self._head_bytes = 0
         self.response = response = Response(self)
         self.heard = self._loop.time()
         self.transport.write(data)
+        if rest:
+            self.transport.write(rest)
         return response
 
     @property
@@ -361,12 +363,14 @@ class Upstream:
         """
         if more := trace.get():
             head += more
-        data = b"%b\r\nContent-Length: %d\r\n\r\n%b" % (head, len(body), body)
+        head = b"%b\r\nContent-Length: %d\r\n\r\n" % (head, len(body))
+        # One write for both, but no copy of a large body.
+        data, rest = (head + body, b"") if len(body) <= HIGH_WATER else (head, body)
         while True:
             connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)
             if self._sweeper is None:
                 self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
-            response = connection.send(data)
+            response = connection.send(data, rest)
             try:
                 while not response.status and response._error is None:
                     response._waiter = waiter = connection._loop.create_future()

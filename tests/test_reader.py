@@ -44,13 +44,12 @@ CLASSES = {
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (7, 24),
+    "wire/chat.py:ChatRequest": (7, 25),
 }
 """Methods and attributes of each larger class."""
 
 FUNCTIONS = {
     "api/operations/metrics.py:_answers": 60,  # a table of metrics
-    "api/responses/endpoints.py:prepared": 47,
     "backends/llamacpp.py:open_raw": 56,
     "core/route.py:__init__": 52,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late

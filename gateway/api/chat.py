@@ -10,6 +10,7 @@ import logging
 
 from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
 from gateway.core import Gateway, Run
+from gateway.core.aside import LARGE, aside
 from gateway.errors import GatewayError
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
 from gateway.server.bodies import read_body
@@ -37,7 +38,10 @@ class Chat:
         """headers: the request's. They explain a body that can't be read."""
         try:
             try:
-                request = ChatRequest.parse(body)
+                if len(body) <= LARGE:
+                    request = ChatRequest.parse(body)
+                else:
+                    request = await aside(len(body), ChatRequest.parse, body)
             except GatewayError:
                 check_encoding(headers)
                 raise

@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.api.streaming import Opened, PayloadEncoding, Stream
 from gateway.core import Route
+from gateway.core.aside import LARGE, aside
 from gateway.core.passthrough import Passthrough
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
@@ -19,13 +20,14 @@ from gateway.wire.limits import openai_headers
 from gateway.wire.sse import Sink
 
 AT_ONCE = 8
-"""Requests to the engine at a time, of one request here."""
+"""Requests to the engine at a time, of one request here, unless it is large: each holds the whole prompt."""
 
 
 async def create(request: Request) -> ASGIApp:
-    wanted = CreateCompletion.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(CreateCompletion.parse)
     route = request.gateway.route(wanted.model, "chat")
-    parts = wanted.parts(route.model.runtime)
+    parts = await aside(size, wanted.parts, route.model.runtime)
     wanted.tier = route.tier(request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
         return Stream(
@@ -33,7 +35,8 @@ async def create(request: Request) -> ASGIApp:
         )
     limits = request.principal.limits
     # They share the place of their request, where the key has a number of places.
-    places = asyncio.Semaphore(1 if limits is not None and limits.parallel is not None else AT_ONCE)
+    one_by_one = size > LARGE or (limits is not None and limits.parallel is not None)
+    places = asyncio.Semaphore(1 if one_by_one else AT_ONCE)
 
     async def one(part: Part, reader: Reader) -> dict[str, Any]:
         async with places:

@@ -9,7 +9,7 @@ from gateway.wire.embeddings import CreateEmbedding, CreateRerank, Scores, Vecto
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    wanted = CreateEmbedding.parse(await request.body())
+    wanted = await request.translated(CreateEmbedding.parse)
     route = request.gateway.route(wanted.model, "embedding")
     async with route.post("embeddings", wanted.fields, "embeddings", request.caller, asked=wanted.model) as answer:
         vectors = Vectors.parse(await answer.whole())
@@ -18,7 +18,7 @@ async def embeddings(request: Request) -> ASGIApp:
 
 async def rerank(request: Request) -> ASGIApp:
     """By a model that ranks, else by the similarity of embeddings."""
-    wanted = CreateRerank.parse(await request.body())
+    wanted = await request.translated(CreateRerank.parse)
     config = request.gateway.config
     named = config.models.get(wanted.model or "")
     roles = {model.role for model in config.models.values()} if named is None else {named.role}

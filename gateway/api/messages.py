@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from gateway.api.streaming import EventEncoding, chat_stream, dropped_header, estimate, extra_headers, write_events
+from gateway.core.aside import aside
 from gateway.errors import ProviderInvalidModel
 from gateway.server.asgi import ASGIApp, Receive, Scope, Send
 from gateway.server.http import JSON, Request
@@ -61,19 +63,27 @@ def _shown_by_claude_code() -> Iterator[None]:
 
 
 async def _create(request: Request) -> ASGIApp:
-    wanted = CreateMessage.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(CreateMessage.parse)
     model = request.gateway.route(wanted.model).model.name
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
-    chat = ChatRequest.parse(encode(_fields(request, wanted)), "messages")
+    without = dropped(wanted)
+    chat = await aside(size, _chat, request, wanted)
+    del wanted  # it may be large
     chat.caller = request.caller
-    if wanted.stream:
+    if chat.stream:
         return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
     with await request.gateway.chat(chat) as run:
         encoder.name_tier(chat.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
-    return JSON(encoder.message, (*dropped_header(b"x-ctxgate-dropped-tools", dropped(wanted)), *extra_headers(run)))
+    return JSON(encoder.message, (*dropped_header(b"x-ctxgate-dropped-tools", without), *extra_headers(run)))
+
+
+def _chat(request: Request, wanted: CreateMessage) -> ChatRequest:
+    """Raises as `chat_fields`."""
+    return ChatRequest.parse(encode(_fields(request, wanted)), "messages")
 
 
 def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:
@@ -88,8 +98,10 @@ def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:
 
 
 async def count_tokens(request: Request) -> ASGIApp:
-    wanted = CreateMessage.parse(await request.body(), counting=True)
-    chat = ChatRequest.parse(encode(_fields(request, wanted)))
+    size = len(await request.body())
+    wanted = await request.translated(partial(CreateMessage.parse, counting=True))
+    chat = await aside(size, _chat, request, wanted)
+    del wanted
     chat.caller = request.caller
     count = await request.gateway.count_tokens(chat)
     return JSON({"input_tokens": count.tokens}, estimate(count))

@@ -16,6 +16,7 @@ from gateway.api.listing import Listing, Seen
 from gateway.api.streaming import LineEncoding, chat_stream, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
+from gateway.core.aside import aside
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
@@ -35,25 +36,32 @@ CAPABILITIES = {"tool_calling": "tools", "vision": "vision", "reasoning": "think
 
 
 async def chat(request: Request) -> ASGIApp:
-    wanted = Chat.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(Chat.parse)
     if not wanted.messages:
         return await _load(request, wanted, generate=False)
-    return await _answer(request, wanted, wanted.chat_fields(), generate=False)
+    return await _answer(request, wanted, size, generate=False)
 
 
 async def generate(request: Request) -> ASGIApp:
-    wanted = Generate.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(Generate.parse)
     if not wanted.prompt and not wanted.images:
         return await _load(request, wanted, generate=True)
     if wanted.plain:
         return await _complete(request, wanted)
-    return await _answer(request, wanted, wanted.chat_fields(), generate=True)
+    return await _answer(request, wanted, size, generate=True)
 
 
-async def _answer(request: Request, wanted: Common, fields: dict[str, Any], *, generate: bool) -> ASGIApp:
+async def _answer(request: Request, wanted: Chat | Generate, size: int, *, generate: bool) -> ASGIApp:
+    """size: of the request's body, in bytes."""
     gateway, route = request.gateway, _route(request.gateway, wanted.model)
-    fields |= _keep(request, route, wanted)
-    chat = ChatRequest.parse(encode(fields), "ollama")
+    more = _keep(request, route, wanted)
+
+    def translated() -> ChatRequest:
+        return ChatRequest.parse(encode(wanted.chat_fields() | more), "ollama")
+
+    chat = await aside(size, translated)
     chat.caller = request.caller
     encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.tier)
     if chat.stream:
@@ -111,7 +119,7 @@ def _decides(request: Request) -> bool:
 
 
 async def embed(request: Request) -> ASGIApp:
-    wanted = Embed.parse(await request.body())
+    wanted = await request.translated(Embed.parse)
     began = time.time()
     vectors, tier = await _vectors(request, wanted, wanted.input)
     return JSON(
@@ -127,7 +135,7 @@ async def embed(request: Request) -> ASGIApp:
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    wanted = Embed.parse(await request.body())
+    wanted = await request.translated(Embed.parse)
     vectors, tier = await _vectors(request, wanted, wanted.prompt or "")
     return JSON({"embedding": vectors.data[0].embedding, **named(tier)})
 
@@ -136,7 +144,8 @@ async def _vectors(request: Request, asked: Embed, texts: str | list[str]) -> tu
     """The vectors, and the service tier that the answer names."""
     if not texts:
         raise ProviderInvalidRequest("input: at least one text is needed", param="input")
-    wanted = CreateEmbedding.parse(encode({"input": texts, "service_tier": asked.service_tier}))
+    asking = encode({"input": texts, "service_tier": asked.service_tier})
+    wanted = await aside(len(asking), CreateEmbedding.parse, asking)
     name = plain_name(asked.model)
     route = request.gateway.route(name, "embedding")
     async with route.post("embeddings", wanted.fields, "ollama", request.caller, asked=name) as answer:

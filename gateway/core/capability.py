@@ -10,6 +10,7 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
+from gateway.core.aside import aside
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
@@ -68,10 +69,10 @@ class CapabilityFinder:
         if tokens is None or not tokens:
             return can
         for json in (bytes(request.fields["messages"]), request.tools or b""):
-            if tokens.slow(json):
+            if await aside(len(json), tokens.slow, json):
                 await _search_slowly(tokens, json)
                 return can
-        if not needs_escape(request, tokens, can.dialect):
+        if not await aside(request.size, needs_escape, request, tokens, can.dialect):
             return can
         if self._escaping[0] is not backend:
             self._escaping = backend, {}

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
+from gateway.core.aside import aside
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.pool import EnginePool
 from gateway.core.route import Route
@@ -193,7 +194,9 @@ class Gateway:
         route = self.route(request.model)
         route.check(request.caller)
         found = await route.count_tokens(request)
-        return TokenCount(found, True) if found is not None else TokenCount(estimate(request), False)
+        if found is not None:
+            return TokenCount(found, True)
+        return TokenCount(await aside(request.size, estimate, request), False)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""

@@ -21,6 +21,7 @@ from gateway.backends import Address, Backend, Endpoint, ReplicaStatus, Reply
 from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
 from gateway.backends.template import REFUSED
 from gateway.config import Engines, Model
+from gateway.core.aside import LARGE, aside
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
 from gateway.core.flex_line import FlexLine, Load
@@ -37,7 +38,17 @@ from gateway.errors import (
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.checks import Check, Uncheckable
 from gateway.request.escaped import may_need_escape
-from gateway.request.prepare import Capabilities, Settings, Terms, TermsCache, blocks, prepare, prepare_prompt, work_out
+from gateway.request.prepare import (
+    Capabilities,
+    Prepared,
+    Settings,
+    Terms,
+    TermsCache,
+    blocks,
+    prepare,
+    prepare_prompt,
+    work_out,
+)
 from gateway.request.repair_history import NOTHING
 from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
@@ -280,7 +291,7 @@ class Route:
 
     async def _send_by(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
-        prepared = prepare(request, self._settings, can, terms)
+        prepared = await _prepared(request, self._settings, can, terms)
         if terms.check is not None and not await _compiles(
             self.schemas, terms.check, trusted=terms.method != "checked"
         ):
@@ -288,7 +299,7 @@ class Route:
         try:
             reply = await _open(backend, request, prepared.raw, prepared.fields)
         except ProviderInvalidRequest as error:
-            prepared = prepare(request, self._settings, can, terms)
+            prepared = await _prepared(request, self._settings, can, terms)
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
@@ -314,7 +325,7 @@ class Route:
         if blocks(request, can):
             terms = await self.schemas.run(work_out, request, self._settings, can)
         else:
-            terms = work_out(request, self._settings, can)
+            terms = await aside(request.size, work_out, request, self._settings, can)
         self._terms.keep(request, can, terms)
         return terms
 
@@ -467,10 +478,11 @@ class Route:
             can = await self.capability.find(request, backend)
             if backend.escapes and may_need_escape(request):
                 can = await self.capability.escaping(request, backend, can)
+            asked = request.size, prepare_prompt, request, self._settings, can
             try:
-                return await backend.count_tokens(prepare_prompt(request, self._settings, can))
+                return await backend.count_tokens(await aside(*asked))
             except ProviderInvalidRequest as error:
-                fields = prepare_prompt(request, self._settings, can)
+                fields = await aside(*asked)
                 return (await _conform(fields, error, backend.count_tokens))[0]
 
     async def missing(self) -> WeightsMissing | None:
@@ -565,6 +577,12 @@ class Route:
             await self.engine.stop()
 
 
+async def _prepared(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
+    if request.size <= LARGE:
+        return prepare(request, settings, can, terms)
+    return await aside(request.size, prepare, request, settings, can, terms)
+
+
 def _open(backend: Backend, request: ChatRequest, raw: RawText | None, fields: dict[str, Raw]) -> Awaitable[Reply]:
     return backend.open(request, fields) if raw is None else backend.open_raw(request, fields, raw)
 
@@ -579,8 +597,11 @@ async def _conform(
     """
     if refusal.code != REFUSED:
         raise refusal
-    for messages, changes in conforming(decode(fields["messages"])):
-        sent = {**fields, "messages": Raw(encode(messages))}
+    size = memoryview(fields["messages"]).nbytes
+    forms = conforming(await aside(size, decode, fields["messages"]))
+    while (form := await aside(size, next, forms, None)) is not None:
+        messages, changes = form
+        sent = {**fields, "messages": Raw(await aside(size, encode, messages))}
         try:
             return await send(sent), sent, changes
         except ProviderInvalidRequest as error:

@@ -7,7 +7,7 @@ calls. Engines then refuse the whole request, or misread it silently.
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping
 from hashlib import sha256
 from typing import Any
@@ -37,23 +37,31 @@ def repair_history(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
 
 
 class _Call(Struct):
-    given: str
     id: str
     name: str
+    turn: int
     answered: bool = False
 
 
 class _Repairs:
     def __init__(self) -> None:
         self.counts: Counter[str] = Counter()
-        self._calls: list[_Call] = []
-        self._turn: list[_Call] = []
+        self._calls = self._turns = 0
+        self._given: dict[str, deque[_Call]] = {}
+        """By the id that the client gave it, the calls that may still be unanswered, the oldest first."""
+        self._turn: deque[_Call] = deque()
+        """The same for the calls of the last message that has any."""
+        self._named: dict[str, deque[_Call]] = {}
+        """The same, by name."""
+        self._waiting = 0
+        """How many of them are unanswered."""
         self._ids: set[str] = set()
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
         calls = message.get("tool_calls")
         if isinstance(calls, list) and calls:
-            self._turn = []
+            self._turns += 1
+            self._turn, self._named, self._waiting = deque(), {}, 0
             return {**message, "tool_calls": [self._call(call) for call in calls]}
         if message.get("role") == "tool":
             return self._result(message)
@@ -70,16 +78,20 @@ class _Repairs:
             self.counts["ids"] += 1
             made = self._new_id(given)
         self._ids.add(made)
-        one = _Call(given, made, str(function.get("name") or ""))
-        self._calls.append(one)
+        one = _Call(made, str(function.get("name") or ""), self._turns)
+        self._calls += 1
+        self._waiting += 1
         self._turn.append(one)
+        self._named.setdefault(one.name, deque()).append(one)
+        if given:
+            self._given.setdefault(given, deque()).append(one)
         arguments = function.get("arguments")
         repaired = arguments if isinstance(arguments, dict) else self._arguments(arguments)
         return {**call, "id": made, "function": {**function, "arguments": repaired}}
 
     def _new_id(self, given: str) -> str:
         """The same for the same conversation, so that the engine's prompt cache still fits."""
-        number = len(self._calls)
+        number = self._calls
         while (made := sha256(f"{given}/{number}".encode()).hexdigest()[:ID_LENGTH]) in self._ids:
             number += 1
         return made
@@ -92,17 +104,26 @@ class _Repairs:
 
     def _result(self, message: dict[str, Any]) -> dict[str, Any]:
         given = message.get("tool_call_id")
-        call = next((one for one in self._calls if not one.answered and one.given and one.given == given), None)
+        call = _first(self._given.get(given)) if isinstance(given, str) else None
         if call is None:
-            waiting = [one for one in self._turn if not one.answered]
-            named = [one for one in waiting if one.name == message.get("name")]
+            name = message.get("name")
+            call = _first(self._named.get(name)) if isinstance(name, str) else None
             # Its id is missing or unknown: match it if only one call waits, or by order if it has no id.
-            call = named[0] if named else waiting[0] if waiting and (len(waiting) == 1 or not given) else None
+            if call is None and (self._waiting == 1 or not given):
+                call = _first(self._turn)
             self.counts["ids" if call else "orphan_results"] += 1
         if call is None:
             return result_in_words(message, message.get("name") or "a tool")
         call.answered = True
+        self._waiting -= call.turn == self._turns
         return {**message, "tool_call_id": call.id}
+
+
+def _first(calls: deque[_Call] | None) -> _Call | None:
+    """The first unanswered one. Forgets the answered ones before it."""
+    while calls and calls[0].answered:
+        calls.popleft()
+    return calls[0] if calls else None
 
 
 def result_in_words(message: dict[str, Any], name: str) -> dict[str, Any]:

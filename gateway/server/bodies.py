@@ -71,6 +71,10 @@ class Body:
             bodies.by[self.principal.tenant] = mine
             self._held = size
 
+    def forget(self) -> None:
+        """Keeps no content; what is made of it still counts."""
+        self.content = b""
+
     def close(self) -> None:
         """Idempotent."""
         self._bodies.held -= self._held

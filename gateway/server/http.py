@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import BinaryIO
+from typing import BinaryIO, TypeVar
 from urllib.parse import quote
 
 from starlette import requests
@@ -17,6 +17,7 @@ from starlette.routing import Route, Router
 from uvicorn.importer import import_from_string
 
 from gateway.core import Gateway
+from gateway.core.aside import LARGE, aside
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import (
     ASGIApp,
@@ -29,11 +30,14 @@ from gateway.server.asgi import (
     not_found,
     until_gone,
 )
+from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import read_body
 from gateway.server.keepalive import SSE_HEADERS
 from gateway.server.principal import CALLER_KEY, SCOPE_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import Caller, encode
+
+T = TypeVar("T")
 
 PART = 256 * 1024
 """Bytes of a file that are in memory at a time."""
@@ -68,6 +72,21 @@ class Request(requests.Request):
         if not hasattr(self, "_body"):
             self._body = await read_body(self.scope, self.receive)
         return self._body
+
+    async def translated(self, work: Callable[[bytes], T]) -> T:
+        """What `work` makes of the body, beside the event loop if it is large; then the body is no longer kept.
+
+        Raises what `read_body` and `work` raise.
+        """
+        body = await self.body()
+        size = len(body)
+        asked = size, work, body
+        del body
+        found = await aside(*asked)
+        if size > LARGE:
+            self._body = b""
+            self.scope[BODY_KEY].forget()
+        return found
 
     def number(self, name: str, default: int, most: int, least: int = 0) -> int:
         """A query parameter. Raises ProviderInvalidRequest unless it is a number from `least` to `most`."""

@@ -10,16 +10,16 @@ import msgspec
 from msgspec import inspect
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.values import MOST_VALUES, check
 
 T = TypeVar("T")
 
 
-def read(decoder: msgspec.json.Decoder[T], body: bytes) -> T:
-    """Returns the decoded body. Raises ProviderInvalidRequest, which names the invalid field."""
+def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES) -> T:
+    """Returns the decoded body. most: values that it may have. Raises ProviderInvalidRequest, which names the invalid
+    field."""
     try:
-        if not body.isascii():
-            # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
-            body.decode()
+        check(body, most)
         return decoder.decode(body)
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None

@@ -17,6 +17,7 @@ from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.limits import Headers, Standing
+from gateway.wire.values import MOST_VALUES, check
 
 
 class _Message(Struct, gc=False):
@@ -268,6 +269,7 @@ class ChatRequest(Struct, eq=False):
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
     where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
     prompt_tokens: the prompt's, and those of them from a cache, if the engine tells them before its answer; else zeros.
+    size: bytes of its JSON.
     """
 
     fields: dict[str, Raw]
@@ -294,6 +296,7 @@ class ChatRequest(Struct, eq=False):
     in_words: bool = False
     by_format: bool = False
     prompt_tokens: tuple[int, int] = (0, 0)
+    size: int = 0
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""
@@ -322,11 +325,10 @@ class ChatRequest(Struct, eq=False):
 
     @classmethod
     def parse(cls, body: bytes, api: ApiName = "chat", strict: bool = True) -> ChatRequest:
-        """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the invalid field."""
+        """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the field or limit."""
         try:
-            if not body.isascii():
-                # The decoder skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
-                body.decode()
+            if len(body) > MOST_VALUES or not body.isascii():
+                check(body)
             known = _decode_known(body) if strict else _decode_loose(body)
             fields = _decode_fields(body)
         except msgspec.ValidationError as error:
@@ -364,6 +366,7 @@ class ChatRequest(Struct, eq=False):
             past_calls,
             tools is None and not constrained and not past_calls,
         )
+        request.size = len(body)
         if known.service_tier is not None:
             request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
         if known.call_deltas is not UNSET or known.call_threshold is not UNSET:

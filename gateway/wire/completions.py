@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
 from gateway.wire.chat import Tier, decode, encode
+from gateway.wire.values import MOST_TOKENS
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -94,7 +95,7 @@ class CreateCompletion(Struct):
         """Raises ProviderInvalidRequest, which names the invalid field."""
         from gateway.wire.rare import check_ranges
 
-        known = body.read(_known_decoder, data)
+        known = body.read(_known_decoder, data, MOST_TOKENS)
         if not known.prompt:
             raise _invalid("prompt", "must not be empty")
         n = 1 if known.n is None else known.n
@@ -149,9 +150,10 @@ class CreateCompletion(Struct):
                 raise _invalid(
                     "echo", "a prompt of tokens can't be repeated as text; send its text, or ask for logprobs"
                 )
+            written = self.fields["prompt"] if prompt is known.prompt else Raw(encode(prompt))
             echoed = prompt if known.echo and not measured and isinstance(prompt, str) else ""
             for choice in range(n):
-                fields = {**shared, "prompt": Raw(encode(prompt))}
+                fields = {**shared, "prompt": written}
                 if known.seed is not None:
                     # The same seed for all would make all choices the same.
                     fields["seed"] = Raw(encode(known.seed + choice))

@@ -23,9 +23,13 @@ def image_part(url: str, detail: str | None = None) -> Message:
 
 def plain(parts: list[Message]) -> str | list[Message]:
     """Returns text-only parts as one string, which every engine accepts."""
-    if all(isinstance(part, dict) and part.get("type") == "text" and "text" in part for part in parts):
+    if _are_texts(parts):
         return "\n\n".join(str(part["text"]) for part in parts)
     return parts
+
+
+def _are_texts(parts: list[Message]) -> bool:
+    return all(isinstance(part, dict) and part.get("type") == "text" and "text" in part for part in parts)
 
 
 SYSTEM = ("system", "developer")
@@ -50,22 +54,46 @@ def one_system(messages: list[Message]) -> list[Message]:
 
 def joined(messages: list[Message]) -> list[Message]:
     """Adjacent messages of one role become one, but for tool calls' results."""
-    found: list[Message] = []
+    groups: list[list[Message]] = []
     for message in messages:
-        if found and message.get("role") != "tool" and message.get("role") == found[-1].get("role"):
-            found[-1] = _both(found[-1], message)
+        if groups and message.get("role") != "tool" and message.get("role") == groups[-1][-1].get("role"):
+            groups[-1].append(message)
         else:
-            found.append(message)
-    return found
+            groups.append([message])
+    return [group[0] if len(group) == 1 else _one(group) for group in groups]
 
 
-def _both(first: Message, second: Message) -> Message:
-    both = {**second, **first, "content": plain([*_parts(first), *_parts(second)])}
+def _one(group: list[Message]) -> Message:
+    """Where fields differ, the first has its say; texts, calls and reasoning of all stand in their order."""
+    one: Message = {}
+    for message in reversed(group):
+        one |= message
+    one["content"] = _content(group)
     for name in ("tool_calls", "reasoning_content"):
-        values = [value for value in (first.get(name), second.get(name)) if value]
+        values = [value for message in group if (value := message.get(name))]
         if values:
-            both[name] = values[0] + values[1] if len({*map(type, values)}) < len(values) else values[0]
-    return both
+            alike = [value for value in values if type(value) is type(values[0])]
+            one[name] = _concatenated(alike)
+    return one
+
+
+def _concatenated(values: list[Any]) -> Any:
+    """Texts or lists as one; of anything else, which the engine will explain, the first."""
+    if isinstance(values[0], str):
+        return "".join(values)
+    return [each for value in values for each in value] if isinstance(values[0], list) else values[0]
+
+
+def _content(group: list[Message]) -> str | list[Message]:
+    """Texts up to the first picture become one; behind it, each part stays as it is."""
+    parts: list[Message] = []
+    texts = True
+    for at, message in enumerate(group):
+        more = _parts(message)
+        if texts and not (texts := _are_texts(more)) and at > 1:
+            parts = _parts({"content": plain(parts)})
+        parts += more
+    return plain(parts)
 
 
 def _parts(message: Message) -> list[Message]:

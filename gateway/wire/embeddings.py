@@ -16,6 +16,7 @@ from msgspec import Raw, Struct
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
 from gateway.wire.chat import Tier, encode
+from gateway.wire.values import MOST_TOKENS
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ class CreateEmbedding(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateEmbedding:
         """Raises ProviderInvalidRequest."""
-        request = body.read(_embedding_decoder, data)
+        request = body.read(_embedding_decoder, data, MOST_TOKENS)
         if not request.input:
             raise ProviderInvalidRequest("input: at least one text is required", param="input")
         if isinstance(request.input, list):
@@ -176,11 +177,11 @@ def rerank_list(request: CreateRerank, scores: Scores, model: str, tier: Tier | 
     best = sorted(scores.results, key=lambda one: (-one.relevance_score, one.index))[: request.top_n]
     if any(not 0 <= one.index < len(request.documents) for one in best):
         raise ProviderInvalidResponse("the engine ranked a document that the request doesn't contain")
-    results = []
+    results, texts = [], request.texts if request.return_documents else []
     for one in best:
         result: dict[str, Any] = {"index": one.index, "relevance_score": one.relevance_score}
         if request.return_documents:
-            result["document"] = {"text": request.texts[one.index]}
+            result["document"] = {"text": texts[one.index]}
         results.append(result)
     return {"object": "list", "model": model, "results": results, "usage": scores.usage, **named(tier)}
 

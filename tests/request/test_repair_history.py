@@ -111,3 +111,15 @@ def test_what_the_engine_must_explain_stays() -> None:
         {"role": "assistant", "tool_calls": []},
     ]
     assert repair_history(broken) == (broken, {})
+
+
+def test_a_long_conversation() -> None:
+    ids = [f"c{at}" for at in range(3_000)]
+    turns = [message for id in ids for message in (said(call(id)), result(id))]
+    assert repair_history(turns) == (turns, {})
+    many = [said(*map(call, ids)), *map(result, reversed(ids))]
+    assert repair_history(many) == (many, {})
+    unnamed = [said(*(call(id, f"f{id}") for id in ids)), *(result(None, name=f"f{id}") for id in reversed(ids))]
+    found, counts = repair_history(unnamed)
+    assert [message["tool_call_id"] for message in found[1:]] == [*reversed(ids)]
+    assert counts == {"ids": len(ids)}

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.api.responses.background import Background, Backgrounds
 from gateway.api.responses.stored import conversations, paged, responses
 from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate, extra_headers, write_events
+from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.server.asgi import ASGIApp, Headers
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 Events = list[dict[str, Any]]
 Hear = Callable[[Events], Awaitable[None]]
 
+PER_ITEM = 1024
+"""Bytes that an item of an earlier turn counts as."""
+
 log = logging.getLogger("ctxgate")
 
 
@@ -48,11 +52,12 @@ class RemoteTurn(Protocol):
 
 
 async def create(request: Request) -> ASGIApp:
-    wanted = CreateResponse.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(CreateResponse.parse)
     stored = is_stored(request, wanted)
     if wanted.background and not stored:
         raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
-    answer = await prepared(request, wanted, stored=stored)
+    answer = await prepared(request, wanted, stored=stored, size=size)
     headers = (
         *dropped_header(b"x-ctxgate-dropped-tools", answer.tools.dropped),
         *dropped_header(b"x-ctxgate-dropped-items", left_out(answer.input)),
@@ -112,19 +117,25 @@ async def input_items(request: Request) -> ASGIApp:
 
 
 async def input_tokens(request: Request) -> ASGIApp:
-    wanted = CreateResponse.parse(await request.body())
-    answer = await prepared(request, wanted, stored=False)
+    size = len(await request.body())
+    wanted = await request.translated(CreateResponse.parse)
+    answer = await prepared(request, wanted, stored=False, size=size)
     count = await request.gateway.count_tokens(answer.chat)
     return JSON({"object": "response.input_tokens", "input_tokens": count.tokens}, estimate(count))
 
 
 async def compact(request: Request) -> ASGIApp:
-    wanted = Compact.parse(await request.body())
+    size = len(await request.body())
+    wanted = await request.translated(Compact.parse)
     before: list[Item] = []
     if wanted.previous_response_id is not None:
         before = await (await responses(request)).conversation(wanted.previous_response_id, request.principal)
     items = [*before, *wanted.items]
-    chat = ChatRequest.parse(encode(compact_fields(wanted, items)), "responses")
+
+    def translated() -> ChatRequest:
+        return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses")
+
+    chat = await aside(size + PER_ITEM * len(before), translated)
     chat.caller = request.caller
     written: list[str] = []
     usage, cut = Usage(), False
@@ -154,12 +165,13 @@ async def prepared(
     wanted: CreateResponse,
     *,
     stored: bool,
+    size: int,
     before: list[Item] | None = None,
     kind: type[Answer] | None = None,
 ) -> Answer:
-    """before: the earlier items, if they don't come from the store. kind: the answer's class."""
-    chosen = request.gateway.route(wanted.model).model
-    model = chosen.name
+    """size: of the request, in bytes. before: the earlier items, if they don't come from the store. kind: the answer's
+    class."""
+    model = request.gateway.route(wanted.model).model.name
     conversation = wanted.conversation_id
     needed = stored or conversation is not None or (wanted.previous_response_id is not None and before is None)
     store = await responses(request) if needed else None
@@ -173,29 +185,41 @@ async def prepared(
     if tools.servers:
         join: Join = offered("remote_tools")
         begin = await join(request, tools)
-    said = [*before, *wanted.items]
-    if wanted.truncation == "auto":
-        from gateway.api.responses.truncation import fitting
-
-        async def count(items: list[Item]) -> int:
-            chat = ChatRequest.parse(encode(chat_fields(wanted, items, tools)), "responses")
-            return (await request.gateway.count_tokens(chat)).tokens
-
-        said = await fitting(said, chosen.context_window, wanted.max_output_tokens, count)
-    fields = chat_fields(wanted, said, tools)
-    if wanted.background:
-        # Always streamed by the engine: clients may follow its events later.
-        fields |= {"stream": True, "stream_options": {"include_usage": True}}
+    said, chat = await _said(request, wanted, [*before, *wanted.items], tools, size + PER_ITEM * len(before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
     items = with_ids(wanted.items, {item.get("id") for item in before})
-    chat = ChatRequest.parse(encode(fields), "responses")
-    chat.caller = request.caller
     kept = store if stored or conversation is not None else None
     answer = (kind or Answer)(request, chat, tools, encoder, items, before, kept)
     if begin is not None:
         answer.turn = begin(answer, wanted, said)
     return answer
+
+
+async def _said(
+    request: Request, wanted: CreateResponse, items: list[Item], tools: ToolTable, size: int
+) -> tuple[list[Item], ChatRequest]:
+    """The items that the model shall see, and the chat request that shows them. size: of all, about, in bytes."""
+
+    def translated(items: list[Item]) -> ChatRequest:
+        fields = chat_fields(wanted, items, tools)
+        if wanted.background:
+            # Always streamed by the engine: clients may follow its events later.
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+        return ChatRequest.parse(encode(fields), "responses")
+
+    if wanted.truncation == "auto":
+        from gateway.api.responses.truncation import fitting
+
+        async def count(items: list[Item]) -> int:
+            chat = await aside(size, translated, items)
+            return (await request.gateway.count_tokens(chat)).tokens
+
+        window = request.gateway.route(wanted.model).model.context_window
+        items = await fitting(items, window, wanted.max_output_tokens, count, size)
+    chat = await aside(size, translated, items)
+    chat.caller = request.caller
+    return items, chat
 
 
 Begin = Callable[["Answer", CreateResponse, list[Item]], RemoteTurn]

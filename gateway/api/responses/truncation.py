@@ -2,37 +2,60 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import accumulate
 
+from gateway.core.aside import aside
+from gateway.request.token_estimate import BYTES_PER_TOKEN
+from gateway.wire.chat import encode
 from gateway.wire.responses.request import Item
 
+MOST_COUNTS = 12
+"""After these, it may drop a few items more than necessary."""
 SPARE = 4
 """The answer may use at least the window divided by this, unless the client asks for less."""
 
 
 async def fitting(
-    items: Sequence[Item], window: int | None, answer: int | None, count: Callable[[list[Item]], Awaitable[int]]
+    items: Sequence[Item],
+    window: int | None,
+    answer: int | None,
+    count: Callable[[list[Item]], Awaitable[int]],
+    size: int = 0,
 ) -> list[Item]:
     """Drops as many of the oldest items as necessary to fit the window; none if the window isn't known.
 
     Keeps system messages, and everything from the user's last message on; drops results whose calls are gone.
-    window: of the model, in tokens. answer: the client's limit of tokens. count: counts the tokens of a conversation.
+    window: of the model, in tokens. answer: the client's limit of tokens. count: counts the tokens of a conversation,
+    which takes long, so each guess is that of the items' sizes and of the counts before. size: of all, about, in bytes.
     """
     if window is None:
         return [*items]
     spare = window // SPARE
     room = window - (spare if answer is None else min(answer, spare))
-    most = len(_droppable(items))
-    if await count([*items]) <= room:
-        return [*items]
-    least = 1
-    while least < most:
-        middle = (least + most) // 2
-        if await count(without(items, middle)) <= room:
-            most = middle
+    sizes = await aside(size, _sizes, items)
+    least, most = 0, len(sizes) - 1
+    density = BYTES_PER_TOKEN
+    for turn in range(MOST_COUNTS):
+        if least == most:
+            break
+        fits = bisect_left(sizes, -room * density)
+        guess = (least + most) // 2 if turn % 3 == 2 else min(max(fits, least), most - 1)
+        tokens = await count(without(items, guess))
+        if tokens <= room:
+            most = guess
         else:
-            least = middle + 1
+            least = guess + 1
+        density = -sizes[guess] / max(tokens, 1)
     return without(items, most)
+
+
+def _sizes(items: Sequence[Item]) -> list[int]:
+    """The bytes of the conversation without its oldest items: 0, 1, 2 of them, and so on; negative, to be in order."""
+    own = [len(encode(item)) for item in items]
+    total = sum(own)
+    return [-total, *(gone - total for gone in accumulate(own[place] for place in _droppable(items)))]
 
 
 def without(items: Sequence[Item], oldest: int) -> list[Item]:

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from gateway.api.responses.endpoints import Answer, is_stored, prepared
+from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
@@ -123,9 +124,10 @@ class _Connection:
         wanted: CreateResponse | None = None
         meter = self._scope[CALLER_KEY].meter
         try:
-            event, wanted = _read(data)
+            event, read = await aside(len(data), _read, data)
+            wanted = read
             with nullcontext() if meter is None else _counted(meter):
-                await self._respond(wanted, generate=event.generate is not False)
+                await self._respond(read, len(data), generate=event.generate is not False)
         except GatewayError as error:
             self._forget(wanted)
             await self._refuse(error)
@@ -133,12 +135,13 @@ class _Connection:
             log.exception("a response over websocket failed")
             await self._refuse(INTERNAL)
 
-    async def _respond(self, wanted: CreateResponse, *, generate: bool) -> None:
+    async def _respond(self, wanted: CreateResponse, size: int, *, generate: bool) -> None:
         request = Request({**self._scope, "type": "http", "method": "POST"}, _nothing, self._services)
         before = None
         if self._last is not None and wanted.previous_response_id == self._last[0]:
             before = self._last[1]
-        answer = await prepared(request, wanted, stored=is_stored(request, wanted), before=before, kind=_Spoken)
+        stored = is_stored(request, wanted)
+        answer = await prepared(request, wanted, stored=stored, size=size, before=before, kind=_Spoken)
         client = _Messages(self._send)
         if generate:
             await answer.stream().send(client)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+from collections import deque
 from typing import Any
 
 import msgspec
@@ -208,7 +209,7 @@ def plain_name(name: str) -> str:
 def _messages(messages: list[Message]) -> list[dict[str, Any]]:
     """Chat messages. Ollama's calls may lack ids; then a result belongs to the first unanswered call of its name."""
     made: list[dict[str, Any]] = []
-    waiting: list[tuple[str, str]] = []
+    waiting = _Waiting([])
     for position, message in enumerate(messages):
         one: dict[str, Any] = {"role": message.role, "content": _content(message, f"messages[{position}]")}
         if message.thinking:
@@ -216,18 +217,38 @@ def _messages(messages: list[Message]) -> list[dict[str, Any]]:
         if message.tool_calls:
             calls = [_call(call, f"call_{position}_{at}") for at, call in enumerate(message.tool_calls)]
             one["tool_calls"] = calls
-            waiting = [(call["function"]["name"], call["id"]) for call in calls]
+            waiting = _Waiting(calls)
         if message.role == "tool":
             name = message.tool_name or message.name
-            found = next((call for call in waiting if name in (None, call[0])), None)
-            if found is not None:
-                waiting.remove(found)
-            if call_id := message.tool_call_id or (found[1] if found is not None else None):
+            found = waiting.first(name)
+            if call_id := message.tool_call_id or found:
                 one["tool_call_id"] = call_id
             if name:
                 one["name"] = name
         made.append(one)
     return made
+
+
+class _Waiting:
+    """The unanswered calls of one message."""
+
+    def __init__(self, calls: list[dict[str, Any]]) -> None:
+        self._calls = calls
+        self._answered: set[int] = set()
+        self._named: dict[str | None, deque[int]] = {None: deque(range(len(calls)))}
+        """By name, and all under None: the places of calls that may still be unanswered, in their order."""
+        for at, call in enumerate(calls):
+            self._named.setdefault(call["function"]["name"], deque()).append(at)
+
+    def first(self, name: str | None) -> str | None:
+        """The id of the first one, from now on answered. name: None for any."""
+        places = self._named.get(name, deque())
+        while places:
+            if (at := places.popleft()) not in self._answered:
+                self._answered.add(at)
+                id: str = self._calls[at]["id"]
+                return id
+        return None
 
 
 def _call(call: Call, id: str) -> dict[str, Any]:

@@ -330,12 +330,13 @@ def _tool_choice(choice: str | Item, tools: ToolTable) -> Any:
 
 def _allowed(choice: Item, tools: ToolTable) -> list[str]:
     """The names of the functions that the model may call."""
-    declared = [tool["function"]["name"] for tool in tools.declared]
+    declared = {tool["function"]["name"] for tool in tools.declared}
     names: list[str] = []
+    servers: set[tuple[object, object]] = set()
     for entry, place in listed(choice, "tool_choice"):
         kind = entry.get("type", "function")
         if kind == "mcp":
-            names += _of_server(entry, place, tools)
+            names += _of_server(entry, place, tools, servers)
         elif kind not in tools.dropped:
             if kind != "custom":
                 check_function(entry, place)
@@ -345,8 +346,16 @@ def _allowed(choice: Item, tools: ToolTable) -> list[str]:
     return names
 
 
-def _of_server(choice: Item, place: str, tools: ToolTable) -> list[str]:
+def _of_server(
+    choice: Item, place: str, tools: ToolTable, known: set[tuple[object, object]] | None = None
+) -> list[str]:
+    """known: the servers and tools that earlier entries of a list name; [] for one of them."""
     label, name = choice.get("server_label"), choice.get("name")
+    named = str(label), None if name is None else str(name)
+    if known is not None and named in known:
+        return []
+    if known is not None:
+        known.add(named)
     found = []
     for tool in tools.declared:
         remote = tools.remote(tool["function"]["name"])

@@ -1,0 +1,31 @@
+"""Work that takes longer the more a client sends runs beside the event loop, so that nobody else waits for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import TypeVar
+
+LARGE = 256 * 1024
+"""Bytes. Work on less takes a few milliseconds, and no thread."""
+
+Result = TypeVar("Result")
+
+
+@cache
+def _executor() -> ThreadPoolExecutor:
+    """One thread: of several, each could make the event loop wait for its turn. `gateway.wire.values` bounds how long a
+    piece of work takes; `server.max_bodies_bytes` how many can wait."""
+    return ThreadPoolExecutor(1, thread_name_prefix="large bodies")
+
+
+async def aside(size: int, work: Callable[..., Result], *arguments: object) -> Result:
+    """Returns and raises what `work` does. It must touch nothing that changes meanwhile.
+
+    size: bytes of JSON, about, that it works on.
+    """
+    if size <= LARGE:
+        return work(*arguments)
+    return await asyncio.get_running_loop().run_in_executor(_executor(), work, *arguments)

@@ -1,0 +1,65 @@
+"""Bounds how many values a request may have, by a look at its bytes: decoding, translating and repairing cost far more
+for each value than for each byte of a text."""
+
+from __future__ import annotations
+
+from codecs import getincrementaldecoder
+
+from gateway.errors import ProviderInvalidRequest
+
+MOST_VALUES = 50_000
+"""Objects, arrays and what they hold in one request. An agent's conversation of a million tokens has about half."""
+MOST_TOKENS = 500_000
+"""The same for a request whose prompt may be a list of tokens."""
+STEP = 64 * 1024
+"""Bytes to look at before other threads may run."""
+
+_STRUCTURE = b",[{"
+"""What each value of an object or array but one has before it, and each object or array begins with."""
+
+
+def check(body: bytes, most: int = MOST_VALUES) -> None:
+    """Before a body is decoded. Takes at most a millisecond for each STEP.
+
+    Raises ProviderInvalidRequest (413) for more than `most` values, UnicodeDecodeError for what isn't UTF-8.
+    """
+    if len(body) > most and _in_any(body, most) > most and _outside_strings(body, most) > most:
+        raise ProviderInvalidRequest(
+            f"the request body has more than {most} JSON values: send fewer messages, parts, items or tools",
+            code="too_many_values",
+            status=413,
+        )
+    if not body.isascii():
+        # The decoder of JSON skips fields that it doesn't know, and engines may crash on invalid UTF-8 in them.
+        decoder = getincrementaldecoder("utf-8")()
+        for at in range(0, len(body), STEP):  # the whole as a string could take four times the memory
+            decoder.decode(body[at : at + STEP])
+        decoder.decode(b"", final=True)
+
+
+def _in_any(body: bytes, most: int) -> int:
+    """An upper bound, which counts in texts, too. Ends above `most`."""
+    found = 0
+    for at in range(0, len(body), STEP):
+        piece = body[at : at + STEP]
+        found += len(piece) - len(piece.translate(None, _STRUCTURE))
+        if found > most:
+            break
+    return found
+
+
+def _outside_strings(body: bytes, most: int) -> int:
+    """Ends above `most`."""
+    found, inside, rest = 0, 0, b""
+    for at in range(0, len(body), STEP):
+        piece = rest + body[at : at + STEP]
+        # An escape may go on in the next piece.
+        rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        plain = piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b"")
+        parts = plain.split(b'"')
+        structure = b"".join(parts[inside::2])
+        found += len(structure) - len(structure.translate(None, _STRUCTURE))
+        if found > most:
+            break
+        inside ^= (len(parts) - 1) % 2
+    return found

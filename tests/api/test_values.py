@@ -1,0 +1,46 @@
+"""How the gateway counts the values of a body that it hasn't decoded."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.wire import values
+from gateway.wire.values import check
+
+_TEXT = st.text('\\",[{}]: aé\n', max_size=8)
+_JSON = st.recursive(
+    _TEXT | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(_TEXT, inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def counted(value: Any) -> int:
+    """Each object and array, and what it holds but for the first."""
+    held = [*value.values()] if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if held is None else 1 + max(0, len(held) - 1) + sum(map(counted, held))
+
+
+@given(_JSON, st.integers(1, 9), st.booleans())
+def test_texts_hold_no_values(value: Any, step: int, ascii: bool) -> None:
+    """Wherever a step ends."""
+    body = json.dumps(value, ensure_ascii=ascii).encode()
+    most = counted(value)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "STEP", step)
+        check(body, most)
+        if 0 < most <= len(body):
+            with pytest.raises(ProviderInvalidRequest, match="JSON values"):
+                check(body, most - 1)
+
+
+@pytest.mark.parametrize("body", [b'"\xff"', b'"\xc3', b'"\xed\xa0\x80"'])
+def test_what_is_no_utf8(body: bytes) -> None:
+    with pytest.raises(UnicodeDecodeError):
+        check(body)
