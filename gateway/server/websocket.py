@@ -10,7 +10,7 @@ import logging
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode
+from websockets.frames import CloseCode, Frame
 from websockets.server import ServerProtocol
 
 from gateway.errors import GatewayError
@@ -20,6 +20,11 @@ SCOPE_KEY = "ctxgate.websocket"
 """Where the connection is in an ASGI scope."""
 SLOW_SECONDS = 60.0
 """How long a client may read nothing of what is ready for it."""
+FRAMES, FRAMES_PER_SECOND, BYTES_PER_FRAME = 256, 50, 512
+"""How many frames may come at once, and what allows further ones: time, and what frames hold. Each takes some ten
+microseconds, though it may be empty: a ping, a pong, or a fragment of a message."""
+PIECE, AT_ONCE = 4096, 128
+"""Bytes to parse at a time, and frames after which others have their turn."""
 
 
 class WebSocket(WebSocketsSansIOProtocol):
@@ -39,6 +44,14 @@ class WebSocket(WebSocketsSansIOProtocol):
         self._body = Body(bodies, max_body)
         self._unread = 0
         """Bytes of an incomplete message."""
+        self._held = b""
+        """What has come and is not parsed yet."""
+        self._turn: asyncio.Handle | None = None
+        """Parses the rest of it."""
+        self._allowed, self._allowed_at = float(FRAMES), self.loop.time()
+        """How many frames may come, since when."""
+        self._parsed = 0
+        """Frames of this turn."""
         self._stalled: asyncio.TimerHandle | None = None
 
     @property
@@ -57,14 +70,59 @@ class WebSocket(WebSocketsSansIOProtocol):
             super().shutdown()
 
     def data_received(self, data: bytes) -> None:
-        self._unread += len(data)
-        try:
-            self._body.has(self._unread)
-        except GatewayError as error:
-            self.conn.fail(CloseCode.MESSAGE_TOO_BIG if error.status == 413 else CloseCode.TRY_AGAIN_LATER)
-            self.handle_parser_exception()
+        self._held += data
+        if self._turn is None and not self.read_paused:
+            self._parse()
+        if self._held and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def _parse(self) -> None:
+        """Parses what has come until the application has to take a message, or it is the others' turn."""
+        self._turn, self._parsed, at = None, 0, 0
+        data, self._held = self._held, b""
+        while at < len(data) and not self.read_paused and self._parsed < AT_ONCE and not self.transport.is_closing():
+            piece = data[at : at + PIECE]
+            at += PIECE
+            self._unread += len(piece)
+            try:
+                self._body.has(self._unread)
+            except GatewayError as error:
+                self._fail(CloseCode.MESSAGE_TOO_BIG if error.status == 413 else CloseCode.TRY_AGAIN_LATER)
+                return
+            super().data_received(piece)
+        if self.transport.is_closing():
             return
-        super().data_received(data)
+        self._held = data[at:]
+        if self._held and not self.read_paused:
+            self._turn = self.loop.call_soon(self._parse)
+        elif not self._held and not self.read_paused:
+            self.transport.resume_reading()
+
+    def handle_events(self) -> None:
+        frames = [event for event in self.conn.events if isinstance(event, Frame)]
+        now = self.loop.time()
+        self._allowed += (now - self._allowed_at) * FRAMES_PER_SECOND - len(frames)
+        self._allowed = min(FRAMES, self._allowed + sum(len(frame.data) for frame in frames) / BYTES_PER_FRAME)
+        self._allowed_at = now
+        self._parsed += len(frames)
+        if self._allowed < 0:
+            self._fail(CloseCode.POLICY_VIOLATION, "too many frames for what they hold")
+        else:
+            super().handle_events()
+
+    def _fail(self, code: CloseCode, why: str = "") -> None:
+        if self.conn.close_sent is None:
+            self.conn.fail(code, why)
+        if self.conn.close_sent is None:  # there was no handshake
+            self.transport.abort()
+        else:
+            self.handle_parser_exception()
+
+    async def receive(self) -> Any:
+        message = await super().receive()
+        if self._held and not self.read_paused and self._turn is None:
+            self._turn = self.loop.call_soon(self._parse)
+        return message
 
     def send_receive_event_to_app(self) -> None:
         self._unread = 0
@@ -87,6 +145,8 @@ class WebSocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._body.close()
-        if self._stalled is not None:
-            self._stalled.cancel()
+        self._held = b""
+        for timer in (self._stalled, self._turn):
+            if timer is not None:
+                timer.cancel()
         super().connection_lost(exc)
