@@ -38,13 +38,13 @@ CLASSES = {
     "api/entry.py:API": (12, 16),
     "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 34),
-    "core/route.py:Route": (41, 20),
+    "core/route.py:Route": (41, 21),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (68, 42),
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (7, 24),
+    "wire/chat.py:ChatRequest": (7, 25),
 }
 """Methods and attributes of each larger class."""
 
@@ -52,7 +52,7 @@ FUNCTIONS = {
     "api/operations/metrics.py:_answers": 60,  # a table of metrics
     "api/responses/endpoints.py:prepared": 47,
     "backends/llamacpp.py:open_raw": 56,
-    "core/route.py:__init__": 52,
+    "core/route.py:__init__": 54,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
     "wire/chat.py:parse": 51,
     "wire/responses/answer.py:response_object": 49,  # a table of fields
@@ -84,8 +84,10 @@ WRITES = {
     "backends/mlx.py": 1,
     "backends/ollama.py": 1,
     "backends/prompt_progress.py": 2,
+    "core/describer.py": 2,
     "core/fallbacks.py": 1,
     "core/gateway.py": 2,
+    "core/images.py": 4,
     "core/passthrough.py": 1,
     "core/repeated.py": 2,
     "core/route.py": 7,

@@ -24,6 +24,7 @@ from gateway.config import Engines, Model
 from gateway.core.capability import CapabilityFinder
 from gateway.core.checked import CheckedRun
 from gateway.core.flex_line import FlexLine, Load
+from gateway.core.images import Describes, Images
 from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Asked, Run
@@ -32,6 +33,7 @@ from gateway.errors import (
     ProviderInvalidRequest,
     ProviderModelNotLoaded,
     ProviderUnavailable,
+    ProviderUnsupportedContentBlock,
     WeightsMissing,
 )
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
@@ -83,14 +85,16 @@ class Route:
         engine: Engine | None = None,
         limits: Callable[[], Engines] = Engines,
         backend: Backend | None = None,
+        describer: Describes | None = None,
     ) -> None:
         """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it. limits:
         how long, and how many, flex requests wait before a server that it doesn't run. backend: the one to use without
-        an engine; None: that of the server which config.yaml names."""
+        an engine; None: that of the server which config.yaml names. describer: of images; None: nobody."""
         self.model = model
         self.plain = not (model.tiers or model.retries or model.fallbacks)
         """No setting of the model requires a step before `open`."""
         self.engine = engine
+        self.images = Images(model, describer)
         self.capability = CapabilityFinder(model)
         self.runs: set[Run] = set()
         """Answers in progress."""
@@ -154,12 +158,14 @@ class Route:
         try:
             replayed = False
             try:
-                asked = await self.ask(request)
+                asked = await (self.images.ask(self, request) if self.images.text_only else self.ask(request))
             except EngineGone:
                 if self.engine is None:
                     raise
                 replayed = True
-                asked = await self.ask(request)
+                asked = await self.images.ask(self, request)
+            except ProviderUnsupportedContentBlock as error:
+                asked = await self.images.ask_again(request, error, self)
         except BaseException as error:
             self.opening -= 1
             self._failed(request, began, error)
@@ -294,11 +300,12 @@ class Route:
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
             prepared = replaced(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
+        healed = {**prepared.repairs, **request.changes} if request.changes else prepared.repairs
         kind: Callable[..., Answer] = self._request_log.plain
         if request.recorded or self._request_log.bodies:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
-        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=healed)
         answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
         answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)
@@ -467,6 +474,7 @@ class Route:
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
+        request = self.images.counted(request)
         async with self.use() as backend:
             can = await self.capability.find(request, backend)
             if backend.escapes and may_need_escape(request):
@@ -549,7 +557,8 @@ class Route:
 
     def same(self, model: Model) -> Route:
         """Creates a route with this one's engine."""
-        return Route(model, self._request_log, self.schemas, self.engine, self._limits)
+        shared = self._request_log, self.schemas, self.engine, self._limits
+        return Route(model, *shared, describer=self.images.describer)
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""
