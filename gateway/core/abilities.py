@@ -8,7 +8,8 @@ from collections.abc import Iterator
 
 from gateway.backends.about import UNKNOWN, About, about
 from gateway.config import Model
-from gateway.core.route import READY_SECONDS, Route
+from gateway.core.model_server import READY_SECONDS
+from gateway.core.route import Route
 from gateway.errors import GatewayError
 
 _THINKS = re.compile(
@@ -24,9 +25,9 @@ async def abilities(route: Route) -> list[str]:
     if model.role != "chat":
         return ["embedding"] if model.role == "embedding" else []
     known, takes_tools = await _about(route)
-    await route.look()
+    await route.sender.capability.look()
     # If the gateway reads the calls, it can show any model its tools.
-    calls = model.runtime != "echo" and (takes_tools or not route.spec.untouched)
+    calls = model.runtime != "echo" and (takes_tools or not route.sender.capability.reader.untouched)
     return ["completion", *_of_chat(model, known, calls=calls)]
 
 
@@ -51,7 +52,7 @@ async def _about(route: Route) -> tuple[About, bool]:
         return known, known.takes_tools
     try:
         async with asyncio.timeout(READY_SECONDS):
-            backend = await route.backend()
+            backend = await route.server.backend()
             return await backend.about(), await backend.takes_tools()
     except (GatewayError, TimeoutError):
         return UNKNOWN, True

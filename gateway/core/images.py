@@ -15,10 +15,14 @@ from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.images import may_have, urls, with_texts
 
 if TYPE_CHECKING:
-    from gateway.core.run import Asked
+    from gateway.core.sender import Asked
 
 TEXT_ONLY = ("llama-cpp-python", "echo")
 """Runtimes that get no images, whatever their server can do."""
+
+
+class Server(Protocol):
+    async def backend(self) -> Backend: ...
 
 
 class Asker(Protocol):
@@ -26,7 +30,8 @@ class Asker(Protocol):
 
     def ask(self, request: ChatRequest) -> Awaitable[Asked]: ...
 
-    async def backend(self) -> Backend: ...
+    @property
+    def server(self) -> Server: ...
 
 
 class Describes(Protocol):
@@ -72,7 +77,10 @@ class Images:
         """Sends a request again that the engine refused. Raises `refusal` unless its images are the reason."""
         if self._refuses or not urls(decode(request.fields["messages"])):
             raise refusal
-        if not isinstance(refusal, ImagesUnsupported) and (await (await route.backend()).about()).sees is not False:
+        if (
+            not isinstance(refusal, ImagesUnsupported)
+            and (await (await route.server.backend()).about()).sees is not False
+        ):
             raise refusal
         return await self._ask(route, request)
 
