@@ -15,6 +15,7 @@ from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.core.describer import MAX_DESCRIBED
 from gateway.wire.images import NOTE, urls, with_texts
+from tests.api.test_websocket import opened, turn
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.before_ollama import before
 from tests.gateway.client import Client
@@ -228,6 +229,25 @@ def test_with_the_real_engine(name: str, real: str) -> None:
         answer = http.post(path, json={**body(path, fields, stream=False), "model": "tiny"})
     assert answer.status_code == 200, answer.text
     assert "images_left_out=" in answer.headers["x-ctxgate-healed"]
+
+
+def test_a_conversation_goes_on(real: str) -> None:
+    """On the turn with the image, and on the one that follows, which the gateway makes of what it stored."""
+    with httpx.Client(base_url=real, timeout=PATIENCE) as http:
+        _, fields, _ = CASES["responses, a result's"]
+        first = http.post("/v1/responses", json={"model": "tiny", **fields})
+        assert first.status_code == 200
+        more = {"model": "tiny", "input": "And now?", "previous_response_id": first.json()["id"]}
+        second = http.post("/v1/responses", json=more)
+        assert (second.status_code, second.headers["x-ctxgate-healed"]) == (200, "images_left_out=1")
+
+
+async def test_over_websocket() -> None:
+    _, fields, expected = CASES["responses, a result's"]
+    async with running(reads_text()) as gateway, opened(gateway) as client:
+        events = await turn(client, store=False, **fields)
+        assert events[-1]["type"] == "response.completed"
+        assert gateway.engine.requests[-1].json["messages"][-1:] == expected
 
 
 def test_they_count_as_their_notes(real: str) -> None:
