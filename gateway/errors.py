@@ -201,6 +201,10 @@ class ProviderUnsupportedContentBlock(GatewayError):
     exit_code = 2
 
 
+class ImagesUnsupported(ProviderUnsupportedContentBlock):
+    """The model reads no images at all, whatever they are."""
+
+
 class ProviderInvalidResponse(GatewayError):
     category = "provider_invalid_response"
     default_status = 502

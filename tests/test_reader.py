@@ -43,7 +43,7 @@ CLASSES = {
     "prompts/live.py:LivePrompts": (49, 22),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (8, 25),
+    "wire/chat.py:ChatRequest": (8, 26),
 }
 """Methods and attributes of each larger class."""
 
@@ -81,8 +81,10 @@ WRITES = {
     "backends/mlx.py": 1,
     "backends/ollama.py": 1,
     "backends/prompt_progress.py": 2,
+    "core/describer.py": 2,
     "core/fallbacks.py": 1,
     "core/gateway.py": 2,
+    "core/images.py": 4,
     "core/passthrough.py": 1,
     "core/repeated.py": 2,
     "core/route.py": 4,

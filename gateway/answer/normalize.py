@@ -72,8 +72,11 @@ ADAPTED = {
     "added_messages": "messages added where the chat template asks for one",
     "split_messages": "messages split, since they had several calls",
     "calls_in_words": "calls and results written as text",
+    "images_left_out": "images left out, since the model reads text",
+    "images_described": "images replaced by another model's descriptions",
 }
-"""Changes to a conversation that the model's chat template refused as it was: counted in `healed`, told as warnings."""
+"""Changes to a conversation that the model, or its chat template, refuses as it is: counted in `healed`, told as
+warnings."""
 
 
 @lru_cache(maxsize=8)

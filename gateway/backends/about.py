@@ -16,15 +16,15 @@ TEMPLATE, ARCHITECTURE, TOKENS = "tokenizer.chat_template", "general.architectur
 class About(msgspec.Struct, frozen=True):
     """template: "" if the model has none, None if unknown. tokens: the special tokens that look like markers.
     source: the file or endpoint that this comes from. sees, thinks, inserts: the server says that the model reads
-    images, thinks before it answers, and fills the gap between two texts; thinks is None if it says nothing."""
+    images, thinks before it answers, and fills the gap between two texts; None if it says nothing."""
 
     template: str | None = None
     architecture: str = ""
     tokens: tuple[str, ...] = ()
     source: str = ""
-    sees: bool = False
+    sees: bool | None = None
     thinks: bool | None = None
-    inserts: bool = False
+    inserts: bool | None = None
 
     @property
     def takes_tools(self) -> bool:

@@ -11,8 +11,9 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.base import Backend, Reply
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import ImagesUnsupported, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.images import urls
 
 
 class EchoBackend(Backend):
@@ -20,6 +21,8 @@ class EchoBackend(Backend):
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> EchoReply:
         messages: list[dict[str, Any]] = decode(fields["messages"])
+        if urls(messages):
+            raise ImagesUnsupported("echo reads text alone", param="messages")
         limit = fields.get("max_completion_tokens") or fields.get("max_tokens")
         return EchoReply(
             self.model.name,

@@ -25,6 +25,7 @@ from gateway.backends.template import template_refusal
 from gateway.config import Adapter, Model
 from gateway.errors import (
     GatewayError,
+    ImagesUnsupported,
     ProviderInvalidModel,
     ProviderInvalidRequest,
     ProviderModelNotLoaded,
@@ -559,7 +560,7 @@ class LlamaCppBackend(OpenAIBackend):
         if not props:
             return UNKNOWN
         template, modalities = str(props.get("chat_template", "")), props.get("modalities")
-        sees = isinstance(modalities, dict) and modalities.get("vision") is True
+        sees = modalities.get("vision") is True if isinstance(modalities, dict) else None
         return About(template, source="/props", sees=sees)
 
     async def props(self) -> dict[str, Any]:
@@ -585,9 +586,8 @@ class LlamaCppBackend(OpenAIBackend):
         if kind == "unavailable_error":
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)
         if "input is not supported" in message or message == UNKNOWN_PART:
-            return ProviderUnsupportedContentBlock(
-                f"the model doesn't support this content: {message}", param="messages"
-            )
+            refuse = ImagesUnsupported if "image input" in message else ProviderUnsupportedContentBlock
+            return refuse(f"the model doesn't support this content: {message}", param="messages")
         if status == 400 and message.startswith("Pooling type 'none'"):
             remedy = "use an embedding model, or add args: [--pooling, mean] to the model in config.yaml"
             return ProviderInvalidRequest(f"{self.model.name} is a chat model: {remedy}", param="model")

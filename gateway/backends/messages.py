@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.errors import ProviderUnsupportedContentBlock
+from gateway.errors import ImagesUnsupported, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
 
 Edit = Callable[[dict[str, Any], int], None]
@@ -61,7 +61,8 @@ def content_is_text(message: dict[str, Any], position: int) -> None:
         for at, part in enumerate(content):
             if not isinstance(part, dict) or part.get("type") != "text":
                 kind = part.get("type") if isinstance(part, dict) else type(part).__name__
-                raise ProviderUnsupportedContentBlock(
+                refuse = ImagesUnsupported if kind == "image_url" else ProviderUnsupportedContentBlock
+                raise refuse(
                     f"this model's engine supports text only, not content of type {kind!r}",
                     param=f"messages[{position}].content[{at}]",
                 )

@@ -20,10 +20,10 @@ from gateway.backends.template import template_refusal
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
+    ImagesUnsupported,
     ProviderInvalidModel,
     ProviderInvalidRequest,
     ProviderUnavailable,
-    ProviderUnsupportedContentBlock,
 )
 from gateway.prompts.told import ToldPrompts, ToldTurn
 from gateway.upstream import Response
@@ -181,9 +181,7 @@ class MLXBackend(OpenAIBackend):
             if "generation thread died" in message:
                 return ProviderUnavailable(f"mlx_lm.server: {message}", status=502)
             if "Only 'text' content" in message:
-                return ProviderUnsupportedContentBlock(
-                    f"the model doesn't support this content: {message}", param="messages"
-                )
+                return ImagesUnsupported(f"the model doesn't support this content: {message}", param="messages")
             if any(words in message for words in MODEL_TROUBLE):
                 return ProviderInvalidModel(f"mlx_lm.server doesn't have this model: {message}", param="model")
             rejected = ProviderInvalidRequest(f"the engine rejected the request: {message}")

@@ -331,14 +331,9 @@ class OllamaBackend(OpenAIBackend):
         shown = await self.shown()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
-        return About(
-            _template(shown),
-            architecture,
-            source="/api/show",
-            sees=await self._able("vision", otherwise=False),
-            thinks=await self._able("thinking") if "capabilities" in shown else None,
-            inserts=await self._able("insert", otherwise=False),
-        )
+        able = shown.get("capabilities")
+        told = [name in able if isinstance(able, list) else None for name in ("vision", "thinking", "insert")]
+        return About(_template(shown), architecture, (), "/api/show", *told)
 
     async def shown(self) -> dict[str, Any]:
         """The cached answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""

@@ -20,6 +20,7 @@ from gateway.backends.toolnames import ToolNames
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
+    ImagesUnsupported,
     ProviderAuthentication,
     ProviderInvalidModel,
     ProviderInvalidRequest,
@@ -257,7 +258,8 @@ class OpenAIBackend(Backend):
         if status in (401, 403):
             return ProviderAuthentication(message)
         if status in CONTENT_REFUSALS and refuses_content(said):
-            return ProviderUnsupportedContentBlock(f"the model doesn't support this content: {said}", param="messages")
+            refuse = ProviderUnsupportedContentBlock if BROKEN_IMAGE in said.lower() else ImagesUnsupported
+            return refuse(f"the model doesn't support this content: {said}", param="messages")
         if status == 404:
             return ProviderInvalidModel(message)
         if status == 408:
@@ -295,6 +297,9 @@ class OpenAIBackend(Backend):
 
 CONTENT_REFUSALS = (400, 404, 415, 422, 500, 501)
 """Statuses with which servers refuse images: Ollama's is 500."""
+
+BROKEN_IMAGE = "invalid image input"
+"""What a refusal says that is about one image, by a model that may read others."""
 
 _REFUSES_CONTENT = re.compile(
     r"is not a multimodal model|at most 0 (image|audio|video)|missing data required for image input"

@@ -60,7 +60,7 @@ PUBLIC = frozenset(
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
         *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
-        *("alias", "model", "service_tier"),
+        *("alias", "model", "service_tier", "images", "describe_with"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
@@ -180,6 +180,7 @@ class _Build:
         self.shared_ports(models)
         self.shared_by_ollama(models)
         self.other_names(models)
+        self.describers(models)
         for key, lack in lacking_extras(document):
             document.note((key,), f"{key}: {lack}")
         if file.store is not None:
@@ -435,6 +436,25 @@ class _Build:
                 elif other == name or models[other].role != model.role:
                     what = "the model itself" if other == name else f"for {models[other].role}"
                     self.problem(at, f"{explain.dotted(at)}: {other} is {what}", "name another model")
+
+    def describers(self, models: Mapping[str, Model]) -> None:
+        """Checks that images are described by another chat model, which reads them itself."""
+        for name, model in models.items():
+            at: KeyPath = ("models", name, "describe_with")
+            where, other = explain.dotted(at), model.describe_with
+            if other is None:
+                if model.images == "describe":
+                    at = ("models", name, "images")
+                    self.problem(at, f"{explain.dotted(at)}: nobody describes them", f"add {where}: a model that sees")
+            elif model.images != "describe":
+                self.problem(at, f"{where} is for images: describe", "add that, or leave it out", key=True)
+            elif other not in models:
+                cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
+                self.problem(at, f"{where}: there is no model {other}", cure)
+            elif other == name or models[other].role != "chat" or models[other].images == "describe":
+                is_for = f"is for {models[other].role}" if models[other].role != "chat" else "gets descriptions itself"
+                what = "is the model itself" if other == name else is_for
+                self.problem(at, f"{where}: {other} {what}", "name a chat model that reads images")
 
     def replicas(self, at: KeyPath, entry: Any) -> tuple[str, ...]:
         found: list[str] = []

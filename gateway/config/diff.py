@@ -154,6 +154,8 @@ CHOICES = (
     "role",
     "enforcement",
     "call_deltas",
+    "images",
+    "describe_with",
     "kv_cache_type",
     "numa",
     "server.host",

@@ -75,6 +75,7 @@ KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q
 RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
+ImagePolicy = Literal["drop", "describe", "refuse"]
 Role = Literal["chat", "embedding", "rerank"]
 Tier = Literal["priority", "default", "flex"]
 Placing = Literal["spread", "pack"]
@@ -291,6 +292,11 @@ class Model(Entry, frozen=True, kw_only=True):
     call_deltas: CallDeltas = "guarded"
     """Which calls a stream sends piece by piece. guarded: those that a grammar makes readable, all others once they are
     complete; always: all, even if some turn out unreadable; complete: none."""
+    images: ImagePolicy = "drop"
+    """What becomes of images if the model reads text alone. drop: a note takes their place; describe: the model that
+    describe_with names describes them; refuse: 400."""
+    describe_with: ModelName | None = None
+    """A model of this file that reads images, for `images: describe`."""
     defaults: Mapping[str, Any] = {}
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.aside import aside
+from gateway.core.describer import Describer
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.permission import check, tier_of
 from gateway.core.pool import EnginePool
@@ -48,6 +49,7 @@ class Gateway:
         """The memory of engines that the gateway starts; loaded with the first of them."""
         self.schemas = Threads(Pool())
         """The processes that work on clients' schemas."""
+        self._describer = Describer(lambda name: self.routes.get(name))
         self.routes: Mapping[str, Route] = {name: self._new_route(model) for name, model in config.models.items()}
         self._preloading: set[asyncio.Task[None]] = set()
         self._asked: dict[str | None, Route] = {}
@@ -105,7 +107,7 @@ class Gateway:
     def _new_route(self, model: Model) -> Route:
         backend = self.pool.backend(model) if self.pool is not None else None
         engine = self._engine(model) if backend is None and model.startable else None
-        made = model, self.request_log, self.schemas, engine, self._limits, backend
+        made = model, self.request_log, self.schemas, engine, self._limits, backend, self._describer
         if self._traces is None:
             return Route(*made)
         from gateway.core.traced import TracedRoute

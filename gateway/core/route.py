@@ -14,6 +14,7 @@ from gateway.backends import Backend, Endpoint
 from gateway.config import Engines, Model
 from gateway.core.checked import CheckedRun
 from gateway.core.flex_line import FlexLine, Load
+from gateway.core.images import Describes, Images
 from gateway.core.in_flight import InFlight
 from gateway.core.model_server import ModelServer
 from gateway.core.passthrough import Passthrough, RequestMeter
@@ -21,6 +22,7 @@ from gateway.core.permission import check, tier_of
 from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Run
 from gateway.core.sender import Asked, Sender
+from gateway.errors import ProviderUnsupportedContentBlock
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
@@ -46,16 +48,18 @@ class Route:
         engine: Engine | None = None,
         limits: Callable[[], Engines] = Engines,
         backend: Backend | None = None,
+        describer: Describes | None = None,
     ) -> None:
         """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it. limits:
         how long, and how many, flex requests wait before a server that it doesn't run. backend: the one to use without
-        an engine; None: that of the server which config.yaml names."""
+        an engine; None: that of the server which config.yaml names. describer: of images; None: nobody."""
         self.model = model
         self.plain = not (model.tiers or model.retries or model.fallbacks)
         """No setting of the model requires a step before `open`."""
         self.engine = engine
         self.server = ModelServer(model, engine, backend)
         self.sender = Sender(model, request_log, schemas)
+        self.images = Images(model, describer)
         self.requests = InFlight()
         self.schemas = schemas
         self.line: FlexLine | None = None
@@ -75,12 +79,14 @@ class Route:
         try:
             replayed = False
             try:
-                asked = await self.ask(request)
+                asked = await (self.images.ask(self, request) if self.images.text_only else self.ask(request))
             except EngineGone:
                 if self.engine is None:
                     raise
                 replayed = True
-                asked = await self.ask(request)
+                asked = await self.images.ask(self, request)
+            except ProviderUnsupportedContentBlock as error:
+                asked = await self.images.ask_again(request, error, self)
         except BaseException as error:
             self.requests.release()
             self._failed(request, began, error)
@@ -261,7 +267,8 @@ class Route:
         return RequestMeter(self.model.name, api, stream, self._book, caller)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
-        """See `Sender.count_tokens`."""
+        """See `Sender.count_tokens`. An image that the model doesn't get counts as what takes its place."""
+        request = self.images.counted(request)
         async with self.use() as backend:
             return await self.sender.count_tokens(request, backend)
 
@@ -274,7 +281,8 @@ class Route:
 
     def same(self, model: Model) -> Route:
         """Creates a route with this one's engine."""
-        return Route(model, self._request_log, self.schemas, self.engine, self._limits)
+        shared = self._request_log, self.schemas, self.engine, self._limits
+        return Route(model, *shared, describer=self.images.describer)
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""

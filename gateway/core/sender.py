@@ -172,7 +172,8 @@ class Sender:
             kind = partial(self._request_log.recorded, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
         fixup = reply.fixup if prepared.logprobs is None else Logprobs(prepared.logprobs, reply.fixup)
-        answer = kind(request, reader, fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        healed = {**prepared.repairs, **request.changes} if request.changes else prepared.repairs
+        answer = kind(request, reader, fixup, reasoning_open=reply.reasoning_open, healed=healed)
         answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
         answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)

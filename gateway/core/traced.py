@@ -28,7 +28,8 @@ class TracedRoute(Route):
         self._notes: dict[Run, Note] = {}
 
     def same(self, model: Model) -> Route:
-        return TracedRoute(self._traces, model, self._request_log, self.schemas, self.engine, self._limits)
+        shared = self._request_log, self.schemas, self.engine, self._limits
+        return TracedRoute(self._traces, model, *shared, None, self.images.describer)
 
     async def open(self, request: ChatRequest) -> Run:
         note = self._begin(request)

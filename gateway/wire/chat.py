@@ -273,6 +273,7 @@ class ChatRequest(Struct, eq=False):
     functions: the client speaks of `functions` and `function_call`, which came before tools.
     limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
     them, while `fields` say what the client said. A call of any other tool is text, in every format.
+    changes: what was changed in its messages before it came to an engine, and how often, by kind.
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
     where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
     prompt_tokens: the prompt's, and those of them from a cache, if the engine tells them before its answer; else zeros.
@@ -304,6 +305,7 @@ class ChatRequest(Struct, eq=False):
     by_format: bool = False
     prompt_tokens: tuple[int, int] = (0, 0)
     size: int = 0
+    changes: Mapping[str, int] = {}
 
     def describe_progress(self) -> str:
         """The current progress: a word, then key=value pairs."""

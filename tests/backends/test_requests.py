@@ -15,6 +15,7 @@ from gateway.backends.openai import OpenAIBackend
 from gateway.config import Model
 from gateway.errors import (
     GatewayError,
+    ImagesUnsupported,
     ProviderAuthentication,
     ProviderInvalidModel,
     ProviderInvalidRequest,
@@ -160,7 +161,7 @@ ERRORS: dict[str, tuple[str, int, bytes, type[GatewayError], str]] = {
     "roleless": ("llama.cpp", 500, body("Failed to parse messages: Missing 'role'"), ProviderInvalidRequest, "role"),
     "tools": ("llama.cpp", 500, body("Failed to parse tools: Missing tool type"), ProviderInvalidRequest, "tool type"),
     "schema": ("llama.cpp", 500, body("JSON schema error at #: unrecognized type"), ProviderInvalidRequest, "schema"),
-    "image": ("llama.cpp", 500, body("image input is not supported"), ProviderUnsupportedContentBlock, "image"),
+    "image": ("llama.cpp", 500, body("image input is not supported"), ImagesUnsupported, "image"),
     "a part of no known kind": (
         *("llama.cpp", 400, body("unsupported content[].type"), ProviderUnsupportedContentBlock, "doesn't support"),
     ),
@@ -190,7 +191,7 @@ ERRORS: dict[str, tuple[str, int, bytes, type[GatewayError], str]] = {
         "mlx",
         404,
         b'{"error": "Only \'text\' content type is supported."}',
-        ProviderUnsupportedContentBlock,
+        ImagesUnsupported,
         "",
     ),
     "no such repository": (

@@ -348,6 +348,42 @@ CASES = [
         ],
     ),
     Case(
+        "images that nobody describes",
+        model("runtime: echo\nimages: describe"),
+        [(5, 13, "models.m.images: nobody describes them", "add models.m.describe_with: a model that sees")],
+    ),
+    Case(
+        "a describer that isn't asked",
+        model("runtime: echo\ndescribe_with: other") + "  other: {runtime: echo}\n",
+        [(5, 5, "models.m.describe_with is for images: describe", "add that, or leave it out")],
+    ),
+    Case(
+        "an unknown describer",
+        model("runtime: echo\nimages: describe\ndescribe_with: othr") + "  other: {runtime: echo}\n",
+        [(6, 20, "models.m.describe_with: there is no model othr", 'did you mean "other"? models: m, other')],
+    ),
+    Case(
+        "a model that describes for itself",
+        model("runtime: echo\nimages: describe\ndescribe_with: m"),
+        [(6, 20, "models.m.describe_with: m is the model itself", "name a chat model that reads images")],
+    ),
+    Case(
+        "a describer of another role",
+        model("runtime: echo\nimages: describe\ndescribe_with: v") + "  v: {runtime: echo, role: embedding}\n",
+        [(6, 20, "models.m.describe_with: v is for embedding", "name a chat model that reads images")],
+    ),
+    Case(
+        "a describer that sees nothing",
+        model("runtime: echo\nimages: describe\ndescribe_with: v")
+        + "  v: {runtime: echo, images: describe, describe_with: w}\n  w: {runtime: echo}\n",
+        [(6, 20, "models.m.describe_with: v gets descriptions itself", "name a chat model that reads images")],
+    ),
+    Case(
+        "no such thing to do with images",
+        model("runtime: echo\nimages: burn"),
+        [(5, 13, "models.m.images: burn isn't allowed", "allowed: drop, describe, refuse")],
+    ),
+    Case(
         "filter of what belongs to the request",
         model("runtime: echo\nstrip_params: [stream, seed]\nforce_params: {model: x}"),
         [

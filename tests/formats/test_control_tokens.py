@@ -8,6 +8,7 @@ from typing import Any
 
 import httpx
 import pytest
+from msgspec.structs import replace
 
 from gateway.core import Gateway
 from gateway.errors import GatewayError
@@ -312,7 +313,8 @@ async def test_what_takes_no_ids_gets_a_text_with_a_gap(llama_cpp: str, engine: 
     """Images go to the chat endpoint; this model refuses them there."""
     image = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
     evil = {"role": "user", "content": [{"type": "text", "text": EVIL}, image]}
-    async with Gateway(config(external(llama_cpp, "pythonic"))) as gateway:
+    model = replace(external(llama_cpp, "pythonic"), images="refuse")
+    async with Gateway(config(model)) as gateway:
         with pytest.raises(GatewayError):
             await ask(gateway, evil)
     (body,) = spy.bodies("/v1/chat/completions")

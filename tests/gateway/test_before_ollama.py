@@ -141,7 +141,7 @@ async def test_an_image_for_a_model_that_does_not_see(
 ) -> None:
     recorded = RECORDED["multimodal"]
     monkeypatch.setitem(RECORDED, "multimodal", type(recorded)(recorded.version, "", status, recorded.error))
-    async with before(double()) as gateway:
+    async with before(double(), images="refuse") as gateway:
         said = await ask(gateway, api, "", stream=stream, **SEE[api])
         assert (await ask(gateway, "chat", "", stream=stream, **SEE["chat"])).error["code"] == (
             "unsupported_content_block"

@@ -76,7 +76,7 @@ def unknown_fields(kind: type[Struct], data: bytes) -> list[Warning]:
     """Warnings about the fields of a body, already read as `kind`, that Ollama's API doesn't have."""
     names: dict[str, Raw] = msgspec.json.decode(data, type=dict[str, Raw])
     return [
-        ignored(repr(name[:MAX_NAME]), "Ollama's API has no such field")
+        ignored(name[:MAX_NAME], "Ollama's API has no such field")
         for name in [*names][:MAX_FIELDS]
         if name not in kind.__struct_encode_fields__
     ]

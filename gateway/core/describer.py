@@ -1,0 +1,73 @@
+"""Has models that read images describe them, for models that read text alone."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from hashlib import sha256
+
+from gateway.core.route import Route
+from gateway.errors import GatewayError
+from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.conversation import image_part, text_part
+from gateway.wire.images import LEFT_OUT, described
+from gateway.wire.pieces import Text, pieces
+
+PROMPT = (
+    "Describe this image for someone who can't see it and goes on working with your words alone. Quote all text in it"
+    " word for word, then say what else there is and where. No introduction, no opinion."
+)
+MAX_TOKENS = 600
+"""Tokens of a description."""
+MAX_CHARACTERS = 4000
+MAX_DESCRIBED = 8
+"""New images that one request has described, its last ones; the others are left out."""
+MAX_KEPT = 256
+"""Descriptions that are remembered: agents send their images again with every turn."""
+
+
+class Describer:
+    """Has models that see describe images, and remembers the last descriptions."""
+
+    def __init__(self, route_of: Callable[[str], Route | None]) -> None:
+        """route_of: by the model's name; called anew for each image, since a reload may replace or end a route."""
+        self._route_of = route_of
+        self._kept: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+
+    async def describe(self, model: str, images: Sequence[str], request: ChatRequest) -> dict[str, str]:
+        """See `gateway.core.images.Describes`. Begins with the last images, since it doesn't describe all of many."""
+        texts: dict[str, str] = {}
+        left = MAX_DESCRIBED
+        before = request.progress
+        try:
+            for url in reversed(images):
+                key = model, sha256(url.encode()).digest()
+                if key not in self._kept and left:
+                    left -= 1
+                    request.progress = lambda: f"describing model={model}"
+                    if text := await self._ask(model, url, request):
+                        self._kept[key] = text
+                if (text := self._kept.get(key, "")) != "":
+                    self._kept.move_to_end(key)
+                    texts[url] = described(text, model)
+        finally:
+            request.progress = before
+        while len(self._kept) > MAX_KEPT:
+            self._kept.popitem(last=False)
+        return texts
+
+    async def _ask(self, model: str, url: str, of: ChatRequest) -> str:
+        """The model's description; "" if it gives none."""
+        content = [text_part(PROMPT), image_part(url)]
+        body = {"messages": [{"role": "user", "content": content}], "model": model, "max_tokens": MAX_TOKENS}
+        request = ChatRequest.parse(encode(body), of.api)
+        request.caller, request.tier = of.caller, of.tier
+        if (route := self._route_of(model)) is None:
+            return ""
+        try:
+            with await route.open_in_turn(request) as run:
+                answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, Text)]
+                seen = LEFT_OUT not in run.answer.healed
+        except GatewayError:
+            return ""
+        return "".join(answer).strip()[:MAX_CHARACTERS] if seen else ""
