@@ -32,6 +32,7 @@ from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe, slots
 from gateway.engines.request_queue import RequestQueue, Running, Ticket, put_aside
 from gateway.engines.residency import Residency
+from gateway.engines.sandbox import Sandbox
 from gateway.engines.seat import EngineSeat
 from gateway.engines.snapshot import EngineSnapshot
 from gateway.engines.spawn import spawn
@@ -546,6 +547,7 @@ class Engine:
             pid_files=residency.pid_files,
             grace=self._grace,
             hide=hider(self.model.secrets),
+            sandbox=Sandbox(self.model, self._prompt_folder) if residency.limits.sandbox == "auto" else None,
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self._process = process
