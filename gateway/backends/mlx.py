@@ -58,6 +58,10 @@ NONCE_FIELD = "ctxgate_nonce"
 """The template argument that tells `gateway.engines.mlx_server` where to split the prompt."""
 
 
+OWNER_FIELD = "ctxgate_owner"
+"""The field that tells the gateway's own server whose prompts it may reuse."""
+
+
 class MLXReply(HTTPReply):
     """A reply of the gateway's own `mlx_server`, which says in headers whether a grammar holds the text, and how many
     tokens of the prompt came from a file."""
@@ -80,22 +84,33 @@ class MLXBackend(OpenAIBackend):
         super().__init__(model, address)
         if model.path is not None or model.model_name is None:
             self._name = OWN_MODEL
-        self.escapes = _cuts(model)
+        self.escapes = self.separates = _cuts(model)
         self._control: ControlTokens | None = None
         self._prompts = ToldPrompts() if self.escapes else None
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> HTTPReply:
         self._cut(fields)
+        self._own(fields, request.caller.owner)
         reply = await super().open(request, fields)
         if self._prompts is not None:
             messages, tools = bytes(fields["messages"]), bytes(fields.get("tools", b""))
             asked = (tools, messages) if len(messages) + len(tools) >= LONG_BYTES else None
             restored = reply.restored if isinstance(reply, MLXReply) else 0
-            reply.turn = ToldTurn(self._prompts, asked, restored)
+            reply.turn = ToldTurn(self._prompts, asked, restored, request.caller.owner)
         if request.stream:
             reply.read_progress(progress := PromptProgress(request))
             request.progress = progress.describe
         return reply
+
+    async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
+        self._own(fields, owner)
+        return await self.post(endpoint, fields)
+
+    def _own(self, fields: dict[str, Raw], owner: str) -> None:
+        """Tells the server the owner. No client may name another one."""
+        fields.pop(OWNER_FIELD, None)
+        if owner and self.separates:
+            fields[OWNER_FIELD] = Raw(encode(owner))
 
     def _cut(self, fields: dict[str, Raw]) -> None:
         """Lets the server cut the prompt where texts hold control tokens."""
@@ -138,6 +153,7 @@ class MLXBackend(OpenAIBackend):
             return Decided(0.0, NEVER)
         question = {name: value for name, value in fields.items() if name not in LATER} | FIRST_OF_CHAT
         self._cut(question)
+        self._own(question, request.caller.owner)
         first = await super().open(request, question)
         try:
             tokens = first_tokens_of_chat(await first.whole())

@@ -93,6 +93,7 @@ def _findings(config: Config) -> Iterator[Finding]:
         yield found
         if found.state != "wrong":
             yield from _trained(model)
+    yield _sandbox(config)
     yield disk(config)
     yield _memory(config)
     yield from _gpus(config)
@@ -289,6 +290,16 @@ def disk(config: Config) -> Finding:
     if free >= SPARE_DISK:
         return Finding("ok", "disk", text)
     return Finding("wrong", "disk", text, "free some space, or move state_dir: elsewhere")
+
+
+def _sandbox(config: Config) -> Finding:
+    from gateway.engines.confine import version
+    from gateway.engines.sandbox import describe
+
+    if config.engines.sandbox == "off":
+        return Finding("note", "sandbox", "engines have your rights", "engines: {sandbox: auto} takes them")
+    holds, text = describe(version())
+    return Finding("ok" if holds else "note", "sandbox", text)
 
 
 def _memory(config: Config) -> Finding:

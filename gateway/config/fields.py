@@ -232,6 +232,11 @@ Memory = Annotated[
         {"anyOf": [{"type": "integer", "minimum": LEAST_MEMORY}, {"type": "string", "pattern": f"^{_SIZE}$"}]}
     ),
 ]
+Sandboxing = Annotated[
+    Literal["auto", "off"],
+    BeforeValidator(lambda value: "off" if value is False else value),
+    WithJsonSchema({"enum": ["auto", "off", False]}),
+]
 Saving = Annotated[
     Saved,
     # YAML reads a bare `off` as false.

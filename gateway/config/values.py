@@ -41,6 +41,7 @@ if TYPE_CHECKING:
         Origin,
         Port,
         RuntimeName,
+        Sandboxing,
         Saving,
         Seconds,
         Secret,
@@ -441,6 +442,9 @@ class Engines(Entry, frozen=True, kw_only=True):
     """How long a model in use may keep a request for another model waiting."""
     flex_max_wait_seconds: Wait = 600.0
     """How long a request with service tier flex gives way to others."""
+    sandbox: Sandboxing = "auto"
+    """auto: the gateway's own engines read only weights and libraries and write only their folder, where the system can
+    hold them to that; off: they have the user's rights."""
     groups: Mapping[GroupName, Group] = {}
     """Groups of models that may not be in memory together."""
 

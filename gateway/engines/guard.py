@@ -1,8 +1,9 @@
 """Runs one engine process, and ends it when the gateway is gone, even after kill -9.
 
-    python -I -S guard.py GRACE INPUT ARGV...
+    python -I -S guard.py GRACE INPUT RULES ARGV...
 
-INPUT is the descriptor of the engine's standard input, -1 for none. The guard's own is a socket to the gateway. The
+INPUT is the descriptor of the engine's standard input, -1 for none. RULES say what the engine may do with files, in
+JSON, as `confine` in `confine.py` wants them; "" leaves it all rights. The guard's own is a socket to the gateway. The
 gateway closes its end to stop the engine, and loses it when it dies: then the engine's process group gets SIGTERM, and
 SIGKILL after GRACE seconds. Over the same socket the guard reports `pid N`, and at the end `exit CODE`, negative for a
 signal. Runs as a script, by path, on the standard library alone.
@@ -23,7 +24,7 @@ ENDINGS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
 def main() -> NoReturn:
-    grace, given, argv = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]
+    grace, given, rules, argv = float(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]
     wake, waker = os.pipe()
     for end in (wake, waker):
         os.set_blocking(end, False)
@@ -35,7 +36,7 @@ def main() -> NoReturn:
     signal.pthread_sigmask(signal.SIG_BLOCK, ENDINGS)
     pid = os.fork()
     if pid == 0:
-        _become(argv, given)
+        _become(argv, given, rules)
     # The gateway must learn when the engine closes its own copies of these.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     if given >= 0:
@@ -70,7 +71,7 @@ def _note(number: int, frame: object) -> None:
     """Does nothing: the wakeup descriptor carries the signal into the loop."""
 
 
-def _become(argv: list[str], given: int) -> NoReturn:
+def _become(argv: list[str], given: int, rules: str) -> NoReturn:
     """In the child: becomes the engine, in its own process group."""
     try:
         os.setpgid(0, 0)
@@ -81,11 +82,21 @@ def _become(argv: list[str], given: int) -> NoReturn:
         os.dup2(source, 0)
         if given >= 0:
             os.close(given)
+        if rules:
+            _confine(rules)
         os.execvp(argv[0], argv)  # noqa: S606 - there is no shell on purpose
     except OSError as error:
         os.write(2, f"{argv[0]}: {error.strerror}\n".encode())
     finally:
         os._exit(127)
+
+
+def _confine(rules: str) -> None:
+    """Raises OSError."""
+    import json
+    import runpy
+
+    runpy.run_path(os.path.join(os.path.dirname(os.path.abspath(__file__)), "confine.py"))["confine"](json.loads(rules))
 
 
 def _read_gateway() -> bytes:

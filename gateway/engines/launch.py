@@ -137,8 +137,14 @@ def _died(model: Model, process: Process, plan: Recipe) -> ProviderModelNotLoade
     note = f" ({plan.note})" if plan.note is not None else ""
     return ProviderModelNotLoaded(
         f"model {model.name!r}: {plan.engine} {process.ending()} while it started{note}"
-        f"{cure(process, plan)}{last_words(process)}"
+        f"{cure(process, plan)}{_forbidden(process)}{last_words(process)}"
     )
+
+
+def _forbidden(process: Process) -> str:
+    """What to try if the engine may not have what it needs."""
+    found = any("permission denied" in line.lower() for line in process.tail)
+    return "; if its sandbox keeps it from a file that it needs, set engines: {sandbox: off}" if found else ""
 
 
 @asynccontextmanager

@@ -19,6 +19,7 @@ from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe
 from gateway.engines.residency import Loadable, Residency
+from gateway.engines.sandbox import Sandbox
 from gateway.engines.spawn import spawn
 from gateway.errors import WeightsMissing
 
@@ -130,6 +131,7 @@ class Launcher:
             pid_files=residency.pid_files,
             grace=self._grace,
             hide=hider(model.secrets),
+            sandbox=Sandbox(model, self._prompt_folder) if residency.limits.sandbox == "auto" else None,
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self.process = process

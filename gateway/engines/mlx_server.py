@@ -1,4 +1,4 @@
-"""mlx_lm.server with six changes that the gateway needs.
+"""mlx_lm.server with seven changes that the gateway needs.
 
 - It refuses a prompt above `--context-window` with both token counts, and ends answers there: mlx_lm itself reads
   prompts of any length, for minutes.
@@ -8,6 +8,7 @@ the text of such an answer as the model wrote it, and says so in headers.
 - A dead generation thread ends the process, which would answer every further request with an error.
 - Where a request's texts hold the text of a control token, the gateway marks it with a nonce and names that among the
   template's arguments. The prompt is cut there before it is tokenised, so the text never becomes the token.
+- It reuses a prompt only for the owner whom the field `ctxgate_owner` names; see `mlx_prompts`.
 - With `--prompt-folder` it saves prompts; see `mlx_prompts`.
 
 Runs as a script, by path, on the standard library, mlx_lm and llguidance alone, with two files beside it. It passes all
@@ -44,6 +45,8 @@ RESTORED_HEADER = "ctxgate-restored"
 """How many tokens of the prompt came from a saved one."""
 
 
+OWNER_FIELD = "ctxgate_owner"
+"""The field that says whose prompts the answer may reuse."""
 NONCE_FIELD = "ctxgate_nonce"
 
 KEY = os.environ.get("LLAMA_API_KEY")
@@ -258,6 +261,17 @@ def telling(base: Any) -> Any:
     return TellingHandler
 
 
+def owned(base: Any) -> Any:
+    """A handler that notes whose request it is."""
+
+    class OwnedHandler(base):  # type: ignore[misc]
+        def handle_completion(self, request: Any, stop_words: list[str]) -> None:
+            request.owner = str(self.body.get(OWNER_FIELD, ""))
+            super().handle_completion(request, stop_words)
+
+    return OwnedHandler
+
+
 def keyed(base: Any) -> Any:
     """A handler that refuses requests without the key; as with llama-server, `/health` needs none."""
 
@@ -290,8 +304,10 @@ def fit(args: Any, size: int, window: int) -> None:
 
 
 def note(cache: Any, request: Any, prompt: list[int]) -> None:
-    """Tells the request its prompt, and the cache, if it saves, of a prompt that leaves nothing."""
+    """Tells the request its prompt, and the cache whose it is, and if it saves, of one that leaves nothing."""
     request.prompt = tuple(prompt)
+    if hasattr(cache, "begin"):
+        cache.begin(request.prompt, getattr(request, "owner", ""))
     if getattr(request, "private", False) and hasattr(cache, "keep_out"):
         cache.keep_out(request.prompt)
 
@@ -412,10 +428,11 @@ def main() -> None:
 
     names = ("_tokenize", "_run_generate", "generation_available", "generate")
     missing = [name for name in names if not hasattr(server.ResponseGenerator, name)]
-    names = ("handle_chat_completions", "handle_health_check", "_set_completion_headers", "_set_stream_headers")
-    missing += [
-        name for name in (*names, "handle_completion", "generate_response") if not hasattr(server.APIHandler, name)
-    ]
+    handlers = (
+        *("handle_chat_completions", "handle_completion", "generate_response", "handle_health_check"),
+        *("_set_completion_headers", "_set_stream_headers"),
+    )
+    missing += [name for name in handlers if not hasattr(server.APIHandler, name)]
     missing += [name for name in ("_make_logits_processors", "_run_http_server") if not hasattr(server, name)]
     if missing:
         sys.exit(f"this mlx-lm has no {', '.join(missing)}: install 'mlx-lm>=0.32,<0.33'")
@@ -429,9 +446,10 @@ def main() -> None:
 
     server._make_logits_processors = with_guard
     saves = own.prompt_folder is not None
-    own_handler = handler(telling(keyed(server.APIHandler)), saves_prompts=saves)
+    own_handler = handler(telling(owned(keyed(server.APIHandler))), saves_prompts=saves)
     server._run_http_server = functools.partial(server._run_http_server, handler_class=own_handler)
     server.ResponseGenerator = generator(server, own.context_window, saves_prompts=saves)
+    server.LRUPromptCache = _beside("mlx_prompts.py").OwnedPromptCache
     if saves:
         os.umask(0o077)
         _save_prompts(server, own, rest)

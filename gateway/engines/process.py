@@ -69,16 +69,17 @@ class Process:
         began: Callable[[int], None] | None = None,
         stdin: int = -1,
         stdout: int | None = None,
+        rules: str = "",
     ) -> Self:
         """Starts `argv` with `env` as its whole environment.
 
         cwd: its working folder; None: the root. grace: seconds between SIGTERM and SIGKILL in `stop`. hide: applied to
         each line of output. wrote: called with each line. began: called with the pid. stdin, stdout: descriptors for
-        it to read and write; by default it reads nothing, and its standard output is read here. Raises OSError if the
-        system can't start a process.
+        it to read and write; by default it reads nothing, and its standard output is read here. rules: what it may do
+        with files; see `guard.py`. Raises OSError if the system can't start a process.
         """
         # Half a start can't be undone, and a whole one takes milliseconds: wait for it.
-        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began, stdin, stdout))
+        starting = asyncio.ensure_future(cls._start(argv, env, cwd, grace, hide, wrote, began, stdin, stdout, rules))
         try:
             return await asyncio.shield(starting)
         except asyncio.CancelledError:
@@ -99,6 +100,7 @@ class Process:
         began: Callable[[int], None] | None,
         stdin: int,
         stdout: int | None,
+        rules: str,
     ) -> Self:
         loop = asyncio.get_running_loop()
         with ExitStack() as ours_on_failure, ExitStack() as given:
@@ -108,7 +110,7 @@ class Process:
             read = [_pipe(ours_on_failure, given) for _ in range(2 if stdout is None else 1)]
             # A millisecond or two. In a thread, a cancelled start would close the descriptors under it.
             guard = subprocess.Popen(  # noqa: ASYNC220, S603
-                [sys.executable, "-I", "-S", str(GUARD), str(grace), str(stdin), *argv],
+                [sys.executable, "-I", "-S", str(GUARD), str(grace), str(stdin), rules, *argv],
                 stdin=theirs.fileno(),
                 stdout=read[1][1].fileno() if stdout is None else stdout,
                 stderr=read[0][1].fileno(),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gateway.engines.environment import inherited
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.pidfile import PidFiles
 from gateway.engines.process import Process
 from gateway.engines.recipe import Recipe
+from gateway.engines.sandbox import Sandbox, Start
 from gateway.errors import ProviderUnavailable
 
 log = logging.getLogger("ctxgate")
@@ -24,11 +28,13 @@ async def spawn(
     pid_files: PidFiles | None,
     grace: float,
     hide: Callable[[str], str] = str,
+    sandbox: Sandbox | None = None,
 ) -> Process:
     """Logs to `state_dir` and writes a pid file, if these are given; the pid file goes when the process ends.
 
     hide: hides secrets in what the process prints. The process gets an environment without secrets, and a working
-    folder of its own in `state_dir`. Raises ProviderUnavailable if the system can't start a process.
+    folder of its own in `state_dir`. sandbox: what it may do; None: all that the user may. Raises ProviderUnavailable
+    if the system can't start a process.
     """
     lines = LogFile(log_path(state_dir, model)) if state_dir is not None else None
     written: list[Path] = []
@@ -46,21 +52,22 @@ async def spawn(
         for path in written:
             path.unlink(missing_ok=True)
 
-    wrote = lines.write if lines is not None else None
+    folder = _folder(state_dir, model)
+    start = await _start(recipe, folder, sandbox)
     try:
         process = await Process.start(
-            recipe.argv,
-            {**inherited(recipe.pass_env), **recipe.env},
-            cwd=_folder(state_dir, model),
-            grace=grace,
-            hide=hide,
-            wrote=wrote,
-            began=began,
-        )
+            start.argv, start.env, cwd=folder, grace=grace, hide=hide, began=began, rules=start.rules,
+            wrote=lines.write if lines is not None else None,
+        )  # fmt: skip
     except OSError as error:
         raise ProviderUnavailable(f"model {model!r}: can't start a process for {recipe.engine}: {error}") from error
     process.on_end(ended)
     return process
+
+
+async def _start(recipe: Recipe, folder: Path | None, sandbox: Sandbox | None) -> Start:
+    start = Start(recipe.argv) if sandbox is None else await asyncio.to_thread(sandbox.start, recipe, folder)
+    return replace(start, env={**inherited(recipe.pass_env), **start.env, **recipe.env})
 
 
 def _folder(state_dir: Path | None, model: str) -> Path | None:

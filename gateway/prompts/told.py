@@ -21,11 +21,13 @@ class ToldTurn:
     """A request in such an engine; see `gateway.prompts.live.Turn`.
 
     asked: its tools and messages, if the doctor should see them. restored: tokens that the engine took from a file.
+    owner: whose request it is.
     """
 
-    __slots__ = ("_asked", "_prompts", "_restored")
+    __slots__ = ("_asked", "_owner", "_prompts", "_restored")
 
-    def __init__(self, prompts: ToldPrompts, asked: tuple[bytes, bytes] | None, restored: int) -> None:
+    def __init__(self, prompts: ToldPrompts, asked: tuple[bytes, bytes] | None, restored: int, owner: str = "") -> None:
+        self._owner = owner
         self._prompts = prompts
         self._asked = asked
         self._restored = restored
@@ -43,5 +45,5 @@ class ToldTurn:
                 prompts.seconds_per_token = (first - began) / (prompt - cached)
             if helped := min(self._restored, cached):
                 told |= {"restored_tokens": helped, "seconds_saved": round(helped * prompts.seconds_per_token, 3)}
-        places = prompts.doctor.look(*self._asked) if self._asked is not None else []
+        places = prompts.doctor.look(*self._asked, self._owner) if self._asked is not None else []
         return {**told, "prefix": [str(place) for place in places]} if places else told

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Prompts
-from gateway.features.cluster.prompts import Places, PlaceServer, Rate, RemoteTurn
+from gateway.features.cluster.prompts import NoPlaces, Places, PlaceServer, Rate, RemoteTurn
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
 from tests.patience import PATIENCE
@@ -64,9 +64,9 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     await made.close()
 
 
-async def placed(engine: Engine, places: Places, prompt: str) -> RemoteTurn:
+async def placed(engine: Engine, places: Places, prompt: str, owner: str = "") -> RemoteTurn:
     async with asyncio.timeout(PATIENCE):
-        turn = await places.place(engine.slots, [prompt.encode()], rendering(prompt), private=False)
+        turn = await places.place(engine.slots, [prompt.encode()], rendering(prompt), private=False, owner=owner)
     assert isinstance(turn, RemoteTurn)
     return turn
 
@@ -88,6 +88,38 @@ async def test_gateways_know_of_each_others_slots(engine: Engine) -> None:
     await engine.frees()
     await engine.live.settled()
     assert len(engine.live.saved) == 2, "saved after each turn"
+
+
+async def test_another_gateways_user_gets_nothing_of_ones_prompt(engine: Engine) -> None:
+    one, two = await engine.gateway(), await engine.gateway()
+    slots = []
+    for gateway, owner, fresh in ((one, "a", False), (two, "b", True), (one, "b", False), (two, "c", True)):
+        turn = await placed(engine, gateway, PROMPTS[0], owner)
+        # What the second slot held before there were two users, nobody knows.
+        assert (turn.fresh, turn.apart) == (fresh, owner != "a")
+        slots.append(turn.slot)
+        turn.leave()
+        turn.answered(USAGE, 0.0, 0.0)
+        await engine.frees()
+        await engine.live.settled()
+    assert slots[1] == slots[2] != slots[0]
+    for gateway, owner in ((one, "b"), (two, "a")):
+        anywhere = gateway.anywhere(engine.slots, owner)
+        assert anywhere is not None
+        assert (anywhere.slot, anywhere.fresh) == (None, True)
+        anywhere.leave()
+
+
+async def test_nobody_is_told_what_an_unknown_engine_holds(engine: Engine) -> None:
+    """Neither one without a bookkeeper, nor one whose bookkeeper doesn't answer."""
+    gone = await engine.gateway()
+    await gone.aclose()
+    for places in (NoPlaces(), gone):
+        for owner in ("", "a"):
+            async with asyncio.timeout(PATIENCE):
+                turn = await places.place(engine.slots, [b"x"], rendering(None), private=False, owner=owner)
+            assert (turn is not None and turn.fresh) == bool(owner)
+            assert places.apart(owner) == bool(owner)
 
 
 async def test_what_was_restored_is_told(engine: Engine) -> None:

@@ -238,3 +238,43 @@ def test_a_chain_has_a_hash_for_each_full_block() -> None:
     assert chain(LONG)[:2] == chain(LONG[: 2 * BLOCK_TOKENS])
     changed = chain([1, *LONG[1:]])
     assert not set(changed) & set(chain(LONG))
+
+
+def ask(cache: Any, tokens: list[int], owner: str, *, answered: bool = True) -> int:
+    """How many of the tokens the cache had for the owner."""
+    cache.begin(tuple(tokens), owner)
+    _, rest = cache.fetch_nearest_cache("m", tokens)
+    if answered:
+        cache.insert_cache("m", [*tokens, 7], layers(len(tokens) + 1))
+    return len(tokens) - len(rest)
+
+
+@pytest.mark.parametrize("each_turn", [True, False])
+def test_each_owner_finds_its_own_prompts(prompts: Prompts, each_turn: bool) -> None:
+    cache = prompts(each_turn=each_turn)
+    their = {owner: [*LONG, number, number] for number, owner in enumerate(("", "a", "b"))}
+    assert [ask(cache, prompt, owner) for owner, prompt in their.items()] == [0, 0, 0]
+    assert [ask(cache, [*prompt, 7, 8], owner) for owner, prompt in their.items()] == [len(LONG) + 3] * 3
+    assert ask(cache, [*their["a"], 7, 8], "c") == 0
+
+
+def test_a_file_is_found_by_its_owner_alone(prompts: Prompts, tmp_path: Path) -> None:
+    cache = prompts(each_turn=False)
+    ask(cache, LONG, "a")
+    ask(cache, LONG[::-1], "b")
+    cache.save_all()
+    assert len(saved(tmp_path)) == 2
+    found = [ask(prompts(), LONG, owner) for owner in ("", "b", "a")]
+    assert found[:2] == [0, 0]
+    assert found[2] >= LEAST
+
+
+def test_what_may_be_of_two_owners_is_nobodys(prompts: Prompts) -> None:
+    cache = prompts(each_turn=False)
+    ask(cache, LONG, "a", answered=False)
+    ask(cache, LONG, "b")
+    assert [ask(cache, [*LONG, 7], owner, answered=False) for owner in ("a", "b")] == [0, 0]
+    other = LONG[::-1]
+    ask(cache, other, "a")
+    assert ask(cache, other, "b", answered=False) == 0
+    assert ask(cache, other, "a", answered=False) > 0

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from gateway.config import Config, Model, Prompts
+from gateway.core import Gateway
 from gateway.prompts.blocks import chain, chain_of
 from gateway.prompts.slots import MANY, SHORT_BLOCK_BYTES, Choice, Owners, Slot, choose, spare_of
-from tests.prompts.conftest import LEAST_CACHED, LONG, Open, Said, Shop, talk
+from tests.engines.conftest import mlx_model, mlx_python
+from tests.prompts.conftest import LEAST_CACHED, LONG, WINDOW, Open, Said, Shop, talk
 from tests.prompts.test_pure import WORTH, A, B, C, saved
+
+__all__ = ["mlx_model", "mlx_python"]
 
 
 def held(*slots: tuple[str | None, str]) -> list[Slot]:
@@ -142,3 +149,20 @@ async def test_an_answer_that_is_cut_off_leaves_its_slot_to_nobody(shop: Open) -
         guess, own = await alternate(gateway, "b", "a", messages=secret(3))
         assert guess.cached == 0
         assert own.share >= LEAST_CACHED  # from its file
+
+
+async def test_mlx(mlx_model: Path, tmp_path: Path) -> None:
+    model = Model(name="a", runtime="mlx", path=mlx_model, context_window=WINDOW)
+    config = Config(
+        source=tmp_path / "config.yaml",
+        active_model="a",
+        models={"a": model},
+        prompts=Prompts(min_tokens=64),
+        state_dir=tmp_path / "state",
+    )
+    async with Gateway(config) as gateway:
+        shop = Shop(gateway)
+        # What two owners say word for word is kept for neither.
+        asked = (("a", 1), ("b", 4), ("a", 2), ("b", 5), ("c", 2))
+        said = [await shop.ask(owner=owner, messages=secret(digit)) for owner, digit in asked]
+    assert [each.cached > 0 for each in said] == [False, False, True, True, False]
