@@ -24,6 +24,7 @@ from gateway.wire.chat import (
     Chunk,
     Delta,
     ToolCallDelta,
+    check_envelope,
     decode,
     decode_answer,
     decode_chunk,
@@ -32,7 +33,7 @@ from gateway.wire.chat import (
 from gateway.wire.engine import Decided, Fixup
 from gateway.wire.lenient import BROKEN, EscapeJoiner, joined, without_half_escapes
 from gateway.wire.nulls import MAX_KEPT_BYTES
-from gateway.wire.shape import ROLE, Repairs, is_sound
+from gateway.wire.shape import ROLE, Repairs
 from gateway.wire.usage import is_sound as is_sound_usage
 from gateway.wire.usage import whole_number
 from normalizers import (
@@ -131,7 +132,7 @@ class _Choice:
         """The white space at the end of that reasoning."""
         self.indices = count()
         self.numbers: dict[int, int] = {}  # the normaliser's index → the answer's
-        self.escapes = EscapeJoiner()
+        self.escapes: EscapeJoiner | None = None
         """Of the arguments of the call in the text that is open; whole ones leave nothing behind."""
         self.finished = False
         self.spoken = False
@@ -195,6 +196,7 @@ class _Choice:
                     )
                 case ToolArgs(index, json):
                     number = self.numbers[index]
+                    assert self.escapes is not None
                     json = self.escapes.feed(json)
                     calls = last.get("tool_calls")
                     if calls and calls[0]["index"] == number:
@@ -434,8 +436,7 @@ class Answer:
                 payload.decode()
             chunk = decode_chunk(payload)
             if not self._first:
-                if _sound_body(payload) is None:
-                    return None
+                check_envelope(payload)
                 self._first = payload
         except BROKEN:
             return None
@@ -770,10 +771,11 @@ def _fold(message: dict[str, Any], calls: list[dict[str, Any]], choice: _Choice,
 def _sound_body(payload: bytes) -> dict[str, Any] | None:
     """The decoded chunk; None if the fields around its choices have to be repaired."""
     try:
+        check_envelope(payload)
         body: dict[str, Any] = decode(payload)
     except BROKEN:
         return None
-    return body if is_sound(body) else None
+    return body
 
 
 def _blanks_after(text: str) -> str:

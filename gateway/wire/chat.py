@@ -19,6 +19,7 @@ from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.body import Stop, misfit
 from gateway.wire.limits import Headers, Standing
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
+from gateway.wire.usage import SoundUsage
 from gateway.wire.values import MOST_VALUES, check
 
 
@@ -492,6 +493,19 @@ class Chunk(Struct, gc=False):
 
 MENDED = ("none", "lexical", "schema", "unmarked", "unmarked, lexical", "unmarked, schema")
 """What an answer's `ctxgate.mended` says: that a call had no marks, and the strongest repair of the calls."""
+
+
+class _Envelope(Struct, gc=False):
+    id: Annotated[str, Meta(min_length=1)]
+    object: Literal["chat.completion.chunk"]
+    created: Annotated[int, Meta(ge=0, lt=LATEST)]
+    model: Annotated[str, Meta(min_length=1)]
+    system_fingerprint: str | None = None
+    usage: SoundUsage | None = None
+
+
+check_envelope = msgspec.json.Decoder(_Envelope).decode
+"""Raises DecodeError unless the fields around a chunk's choices are as clients expect them."""
 
 decode_chunk = msgspec.json.Decoder(Chunk).decode
 

@@ -14,14 +14,12 @@ from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import LATEST, FinishReason
 from gateway.wire.fold import malformed
 from gateway.wire.lenient import BROKEN, LenientReader
-from gateway.wire.usage import is_sound as is_sound_usage
 from gateway.wire.usage import repaired_usage
 
 Json = dict[str, Any]
 
 ROLE = "assistant"
 CHUNK, WHOLE, COMPLETION = "chat.completion.chunk", "chat.completion", "text_completion"
-_NEEDED = frozenset(("id", "model", "created"))
 
 _REASONS = {
     **{reason: reason for reason in get_args(FinishReason)},
@@ -125,18 +123,6 @@ class Repairs:
         if not isinstance(body.get("system_fingerprint"), str | None):
             del made["system_fingerprint"]
         return made
-
-
-def is_sound(body: Json) -> bool:
-    """Whether the fields around a chunk's choices are as clients expect them."""
-    usage = body.get("usage")
-    return (
-        body.get("object") == CHUNK
-        and _sound(body).keys() == _NEEDED
-        and type(body["created"]) is int
-        and isinstance(body.get("system_fingerprint"), str | None)
-        and (usage is None or (isinstance(usage, dict) and is_sound_usage(usage)))
-    )
 
 
 def _streamed(choice: Json) -> Json:

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta, Struct, ValidationError, convert
 
 MOST_TOKENS = 1 << 40
 """That one count may say: a day's sum has to fit into the database."""
 FEW = 1 << 29
 """Nearly every count is below; Python compares smaller numbers faster."""
+
+_Count = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+
+
+class SoundUsage(Struct, gc=False):
+    """What OpenAI's clients expect of a usage."""
+
+    prompt_tokens: _Count
+    completion_tokens: _Count
+    total_tokens: _Count
+    prompt_tokens_details: dict[str, _Count | None] | None = None
+    completion_tokens_details: dict[str, _Count | None] | None = None
 
 
 def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
@@ -47,19 +61,11 @@ def repaired_usage(usage: Any) -> dict[str, Any] | None:
 
 def is_sound(usage: Mapping[str, Any]) -> bool:
     """Whether it has all counts, and each is a whole number."""
-    for name in _COUNTS:
-        value = usage.get(name)
-        if type(value) is not int or not 0 <= value <= MOST_TOKENS:
-            return False
-    return all(_sound_details(usage.get(name)) for name in _DETAILS)
-
-
-def _sound_details(details: Any) -> bool:
-    if details is None:
-        return True
-    return isinstance(details, dict) and all(
-        value is None or (type(value) is int and 0 <= value <= MOST_TOKENS) for value in details.values()
-    )
+    try:
+        convert(usage, SoundUsage)
+    except ValidationError:
+        return False
+    return True
 
 
 def whole_number(value: Any) -> int:
