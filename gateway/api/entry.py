@@ -20,7 +20,7 @@ from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client
 from gateway.server.keys import KeyFile, Keyring
-from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, Principal
+from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, STRANGER_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import Caller, encode
 
@@ -112,6 +112,7 @@ class API:
             agent = self.access.agent
             is_open = path in OPEN_PATHS or path.startswith(PAGE)
             principal = ANYBODY if is_open else self.authenticate(scope["headers"], keys.wanted(method, path))
+            scope[STRANGER_KEY] = is_open and _is_stranger(self.authenticate, scope["headers"])
             await self._dispatch.answer_as(principal, agent, scope, receive, tracked)
         except GatewayError as error:
             if started:
@@ -202,6 +203,15 @@ class API:
         if not principal.allows(scope):
             raise ProviderAuthentication(f"this API key lacks the scope {scope}", code="insufficient_scope", status=403)
         return principal
+
+
+def _is_stranger(authenticate: Callable[[Headers], Principal], headers: Headers) -> bool:
+    """Whether the caller needs a key and has none."""
+    try:
+        authenticate(headers)
+    except ProviderAuthentication as error:
+        return error.status != 403
+    return False
 
 
 def _before_handshake(send: Send) -> Send:

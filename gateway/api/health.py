@@ -9,6 +9,7 @@ from gateway import __version__
 from gateway.feature import offered
 from gateway.server.asgi import Headers, MethodNotAllowed, Scope, Send
 from gateway.server.client import JSON_TYPE, ASGIClient
+from gateway.server.principal import STRANGER_KEY
 from gateway.services import Services
 from gateway.wire.chat import encode
 
@@ -25,7 +26,11 @@ async def answer(services: Services, scope: Scope, send: Send) -> None:
     if scope["path"] in ROOT_PATHS:
         await _root(services, scope, send)
     else:
-        await ASGIClient(send).whole(200, (JSON_TYPE,), encode(health(services)))
+        told = health(services)
+        if scope.get(STRANGER_KEY):
+            # The name alone stays: programs know a gateway by it.
+            told = {"status": told["status"], "active_model": None}
+        await ASGIClient(send).whole(200, (JSON_TYPE,), encode(told))
 
 
 async def _root(services: Services, scope: Scope, send: Send) -> None:

@@ -13,6 +13,7 @@ from gateway.core import Gateway, Route
 from gateway.core.permission import check
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
+from gateway.server.principal import STRANGER_KEY
 from gateway.services import Services
 
 ENDPOINTS = {"chat": (), "embedding": ("embeddings",), "rerank": ("rerank",)}
@@ -109,12 +110,15 @@ def _in_memory(route: Route) -> dict[str, Any]:
 
 
 async def ready(request: Request) -> ASGIApp:
-    """Whether the model would answer at once; starts nothing. Without a name it needs no key and shows states alone."""
+    """Whether the model would answer at once; starts nothing. Without a name it needs no key, and tells strangers no
+    more than that."""
     name = request.path_params.get("name")
     route = request.gateway.route(name)
     error = await route.server.readiness()
     engine = route.engine
     body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
+    if request.scope.get(STRANGER_KEY):
+        body = {"ready": error is None}
     if error is None:
         return JSON(body)
     return JSON(body if name is None else {**body, **error.body()}, error.headers(), 503)

@@ -74,7 +74,7 @@ ANSWERS: dict[str, Json] = {
     "Model": _MODEL,
     "ModelList": object_of("object data", object=one_of("list"), data=list_of(_ref("Model"))),
     "Ready": object_of("id ready", id=TEXT, ready=FLAG),
-    "Health": object_of("status version active_model engines", status=TEXT, version=TEXT, engines=OBJECT),
+    "Health": object_of("status active_model", status=TEXT, version=TEXT, engines=OBJECT),
     "CreateChatCompletion": object_of(
         "messages",
         messages={"type": "array", "minItems": 1, "items": object_of("role", role=TEXT)},

@@ -78,6 +78,9 @@ def owner_of(principal: Principal, sharing: Sharing) -> str:
 
 
 ANYBODY = Principal(tenant="", user="", scopes=frozenset())
+STRANGER_KEY = "ctxgate.stranger"
+"""The key in an ASGI scope that is true on the paths for anybody if the gateway has keys and the caller gave none of
+them: then an answer says no more than whether the gateway runs."""
 """The caller of a path that needs no key."""
 
 SCOPE_KEY = "ctxgate.principal"

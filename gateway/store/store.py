@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import queue
 import sqlite3
@@ -32,6 +33,9 @@ BATCH = 128
 READERS = 4
 BUSY_SECONDS = 10
 """How long to wait for another process's write."""
+LOG_SECONDS = 60.0
+
+log = logging.getLogger("ctxgate")
 
 
 class StoreBusy(ProviderRateLimit):
@@ -63,6 +67,7 @@ class Store:
         self._closed = False
         self._claims: dict[Work, Claim] = {}
         self._claiming = threading.Lock()
+        self._logged = -LOG_SECONDS
         self._writer = threading.Thread(target=self._write_all, name="store writer", daemon=True)
         self._writer.start()
 
@@ -85,7 +90,8 @@ class Store:
             message = f"store: PostgreSQL needs the package {error.name}: pip install 'ctxgate[postgresql]'"
             raise ProviderUnavailable(message, code="store_unavailable") from error
         except (OSError, SQLAlchemyError) as error:
-            raise _unavailable(error, parsed) from error
+            _log(error, parsed)
+            raise _unavailable(error) from error
         return cls(engine)
 
     @property
@@ -149,7 +155,7 @@ class Store:
                 try:
                     self._claims[work] = claim(self._engine, work, self.holder)
                 except (OSError, SQLAlchemyError) as error:
-                    raise _unavailable(error, self._engine.url) from error
+                    raise self._fault(error) from error
 
     def _holds(self, work: Work) -> bool:
         with self._claiming:
@@ -175,7 +181,7 @@ class Store:
             with self._engine.connect() as connection, connection.begin():
                 return work(connection)
         except DBAPIError as error:
-            raise _unavailable(error, self._engine.url) from error
+            raise self._fault(error) from error
 
     def _write_all(self) -> None:
         while (first := self._writes.get()) is not None:
@@ -209,22 +215,39 @@ class Store:
         except SQLAlchemyError as error:
             for write in batch:
                 if not write.done.done():
-                    write.done.set_exception(_unavailable(error, self._engine.url))
+                    write.done.set_exception(self._fault(error))
         else:
             for write, result in results:
                 write.done.set_result(result)
 
     def _translated(self, error: Exception) -> Exception:
-        return _unavailable(error, self._engine.url) if isinstance(error, DBAPIError) else error
+        return self._fault(error) if isinstance(error, DBAPIError) else error
+
+    def _fault(self, error: Exception) -> GatewayError:
+        """Logs it, but only once in LOG_SECONDS: each request may meet the same one."""
+        now = time.monotonic()
+        if now - self._logged >= LOG_SECONDS:
+            self._logged = now
+            _log(error, self._engine.url)
+        return _unavailable(error)
 
 
-def _unavailable(error: Exception, url: URL) -> GatewayError:
-    """Names the database, without its password and without a statement's values."""
-    reason = error.orig if isinstance(error, DBAPIError) else error
-    place = url.render_as_string(hide_password=True)
+def _unavailable(error: Exception) -> GatewayError:
+    """What clients are told: neither where the store is, nor a statement's values."""
+    reason: object = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(error, DBAPIError) and type(error).__name__ in ("IntegrityError", "ProgrammingError"):
-        return InternalError(f"the store {place} refused a statement: {type(reason).__name__}")
-    return ProviderUnavailable(f"the store {place} can't be used: {reason}", code="store_unavailable")
+        return InternalError(f"the store refused a statement: {type(reason).__name__}")
+    if isinstance(reason, OSError):
+        reason = reason.strerror or type(reason).__name__
+    elif not isinstance(reason, sqlite3.Error):  # PostgreSQL's driver names the server
+        reason = type(reason).__name__
+    return ProviderUnavailable(f"the store can't be used: {reason}; the log says more", code="store_unavailable")
+
+
+def _log(error: Exception, url: URL) -> None:
+    """Names the database, without its password and without a statement's values."""
+    reason: object = error.orig if isinstance(error, DBAPIError) else error
+    log.error("the store %s can't be used: %s", url.render_as_string(hide_password=True), reason)
 
 
 def _sqlite(url: URL) -> Engine:

@@ -33,7 +33,7 @@ async def test_another_model_in_between(shop: Open, files: Path) -> None:
         entry = next(gateway.gateway.request_log.entries())
         assert entry.restored_tokens == again.cached
         assert gateway.gateway.request_log.stats("a").restored_tokens == again.cached
-        metrics, _ = exposition(gateway.gateway, None, Vitals(), "")
+        metrics, _ = await exposition(gateway.gateway, None, Vitals(), "")
         assert f'ctxgate_tokens_total{{kind="prompt_restored",model="a"}} {again.cached}.0'.encode() in metrics
         assert b"ctxgate_prompt_restores_total 1.0" in metrics
     assert modes(files) == (0o700, {0o600})

@@ -179,11 +179,30 @@ async def test_an_sqlite_file_is_private(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", ["sqlite:////proc/nowhere/store.db", "postgresql://me:hidden@127.0.0.1:1/nothing"])
-async def test_a_store_that_cant_be_opened_says_which_but_no_password(url: str) -> None:
+async def test_the_log_says_which_store_cant_be_opened_but_no_password(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises(ProviderUnavailable) as caught:
         await Store.open(url)
-    assert "hidden" not in str(caught.value)
-    assert url.rpartition("/")[2] in str(caught.value)
+    assert "hidden" not in caplog.text
+    assert url.rpartition("/")[2] in caplog.text
+    for place in ("store.db", "/proc", "hidden", "127.0.0.1", "nothing"):
+        assert place not in str(caught.value)
+
+
+async def test_clients_learn_no_place_and_the_log_has_one_line(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As while the disk is full."""
+    store = await Store.open(f"sqlite:///{tmp_path}/store.db")
+    try:
+        for _ in range(3):
+            with pytest.raises(ProviderUnavailable) as caught:
+                await store.write(lambda connection: connection.execute(text("INSERT INTO nowhere VALUES (1)")))
+            assert str(caught.value) == "the store can't be used: no such table: nowhere; the log says more"
+    finally:
+        await store.aclose()
+    assert caplog.text.count(str(tmp_path)) == 1
 
 
 WRITER = """

@@ -33,7 +33,8 @@ async def metrics(request: Request) -> ASGIApp:
     from gateway.api.operations.metrics import exposition
 
     services = request.services
-    text, kind = exposition(request.gateway, services.reloader, services.vitals, request.headers.get("accept", ""))
+    accept = request.headers.get("accept", "")
+    text, kind = await exposition(request.gateway, services.reloader, services.vitals, accept)
     return Response(text, headers={"content-type": kind})
 
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import get_args
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from typing import NamedTuple, TypeVar, get_args
 
-from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from gateway.api.operations.snapshot import waiting
 from gateway.core import Gateway
@@ -18,28 +17,48 @@ from gateway.observe.request_log import BOUNDS, Histogram
 from gateway.observe.vitals import Vitals
 
 STATES: tuple[str, ...] = get_args(State)
+TOGETHER = 50
+"""Models to look at before others have their turn: there may be thousands."""
+
+Value = TypeVar("Value")
 
 
-def exposition(gateway: Gateway, reloader: Reloader | None, vitals: Vitals, accept: str) -> tuple[bytes, str]:
+async def exposition(gateway: Gateway, reloader: Reloader | None, vitals: Vitals, accept: str) -> tuple[bytes, str]:
     """The metrics in the format that `accept` asks for, and its content type."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Metrics(gateway, reloader, vitals))
+    collected = _Collected([metric async for metric in _Metrics(gateway, reloader, vitals).collect()])
     encode, content_type = choose_encoder(accept)
-    text: bytes = encode(registry)
+    text: bytes = await asyncio.to_thread(encode, collected)
     return text, content_type
 
 
-class _Metrics(Collector):
+class _Collected(NamedTuple):
+    """What an encoder asks of a registry."""
+
+    metrics: list[Metric]
+
+    def collect(self) -> list[Metric]:
+        return self.metrics
+
+
+async def _in_turns(models: Mapping[str, Value]) -> AsyncIterator[tuple[str, Value]]:
+    for at, item in enumerate([*models.items()]):
+        if at % TOGETHER == TOGETHER - 1:
+            await asyncio.sleep(0)
+        yield item
+
+
+class _Metrics:
     def __init__(self, gateway: Gateway, reloader: Reloader | None, vitals: Vitals) -> None:
         self._gateway = gateway
         self._vitals = vitals
         self._reloader = reloader
 
-    def collect(self) -> Iterator[Metric]:
-        yield from self._answers()
-        yield from self._engines()
-        yield from self._replicas()
-        yield from self._prompts()
+    async def collect(self) -> AsyncIterator[Metric]:
+        for parts in (self._answers(), self._engines(), self._replicas()):
+            for metric in await parts:
+                yield metric
+        for metric in self._prompts():
+            yield metric
         yield GaugeMetricFamily(
             "ctxgate_loop_lag_seconds",
             "The longest delay of the event loop in the last 10 to 20 seconds.",
@@ -55,12 +74,9 @@ class _Metrics(Collector):
                 "ctxgate_config_reloads", "Changes of config.yaml that were applied.", reloader.reloads
             )
 
-    def _answers(self) -> Iterator[Metric]:
-        gateway = self._gateway
-        stats = {
-            name: gateway.request_log.stats(name)
-            for name in dict.fromkeys([*gateway.routes, *gateway.request_log.models()])
-        }
+    async def _answers(self) -> Iterable[Metric]:
+        log = self._gateway.request_log
+        names = dict.fromkeys([*self._gateway.routes, *log.models()])
         requests = CounterMetricFamily(
             "ctxgate_requests",
             "Ended requests by API; the label face, its old name, stays for queries that use it.",
@@ -89,7 +105,8 @@ class _Metrics(Collector):
             "Answers that a call_threshold decided before they were written: calls or words.",
             labels=["model", "what"],
         )
-        for model, found in stats.items():
+        async for model, _ in _in_turns(names):
+            found = log.stats(model)
             for what, count in found.decided.items():
                 decided.add_metric([model, what], count)
             for (api, outcome), count in found.requests.items():
@@ -114,7 +131,7 @@ class _Metrics(Collector):
             for kind, counts in counted:
                 for what, count in counts.items():
                     repairs.add_metric([model, kind, what], count)
-        yield from (requests, duration, first, tokens, chunks, spared, repairs, decided)
+        return requests, duration, first, tokens, chunks, spared, repairs, decided
 
     def _prompts(self) -> Iterator[Metric]:
         prompts = self._gateway.prompts
@@ -124,7 +141,7 @@ class _Metrics(Collector):
         yield CounterMetricFamily("ctxgate_prompt_restores", "Prompts that engines restored.", prompts.restores)
         yield CounterMetricFamily("ctxgate_prompt_save_failures", "Failures to save a prompt.", prompts.failures)
 
-    def _engines(self) -> Iterator[Metric]:
+    async def _engines(self) -> Iterable[Metric]:
         in_flight = GaugeMetricFamily(
             "ctxgate_requests_in_flight", "Requests without a complete answer.", labels=["model"]
         )
@@ -146,7 +163,7 @@ class _Metrics(Collector):
         asides = CounterMetricFamily(
             "ctxgate_put_asides", "Flex answers that gave way in the middle.", labels=["model"]
         )
-        for name, route in self._gateway.routes.items():
+        async for name, route in _in_turns(self._gateway.routes):
             in_flight.add_metric([name], route.requests.count)
             status = route.engine.status() if route.engine is not None else None
             line = waiting(route, status)
@@ -162,18 +179,18 @@ class _Metrics(Collector):
             starts.add_metric([name], status.starts)
             asides.add_metric([name], route.engine.places.put_asides)
             crashes.add_metric([name], status.crashes)
-        yield from (in_flight, state, queue, tiers, aside, memory, starts, crashes, asides)
+        return in_flight, state, queue, tiers, aside, memory, starts, crashes, asides
 
-    def _replicas(self) -> Iterator[Metric]:
+    async def _replicas(self) -> Iterable[Metric]:
         healthy = GaugeMetricFamily("ctxgate_replica_healthy", "1 if the server answers.", labels=["model", "url"])
         in_flight = GaugeMetricFamily(
             "ctxgate_replica_in_flight", "Requests that the server is answering.", labels=["model", "url"]
         )
-        for name, route in self._gateway.routes.items():
+        async for name, route in _in_turns(self._gateway.routes):
             for replica in route.server.replicas():
                 healthy.add_metric([name, replica.url], int(replica.healthy))
                 in_flight.add_metric([name, replica.url], replica.in_flight)
-        yield from (healthy, in_flight)
+        return healthy, in_flight
 
 
 def _add_histogram(family: HistogramMetricFamily, model: str, histogram: Histogram) -> None:
