@@ -10,6 +10,7 @@ from typing import Any
 from gateway.api.streaming import Opened, PayloadEncoding, Stream
 from gateway.core import Route
 from gateway.core.passthrough import Passthrough
+from gateway.core.permission import tier_of
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
@@ -26,7 +27,7 @@ async def create(request: Request) -> ASGIApp:
     wanted = CreateCompletion.parse(await request.body())
     route = request.gateway.route(wanted.model, "chat")
     parts = wanted.parts(route.model.runtime)
-    wanted.tier = route.tier(request.caller, wanted.model, tier_in(wanted.fields))
+    wanted.tier = tier_of(route.model, request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
         return Stream(
             _opened(route, wanted, parts, request.caller), PayloadEncoding(wanted), request.gateway.config.server
