@@ -126,7 +126,8 @@ async def test_an_answer_of_a_server_whose_template_nobody_knows() -> None:
         model = external(f"http://127.0.0.1:{double.address.port}", "auto")
         async with Gateway(config(model)) as gateway:
             whole = await ask(gateway, ASK, tools=[tool(WEATHER)])
-            assert (gateway.routes["m"].spec.name, gateway.routes["m"].evidence) == (
+            capability = gateway.routes["m"].sender.capability
+            assert (capability.reader.name, capability.evidence) == (
                 "derived",
                 "chat template <use tool= (/props)",
             )
@@ -147,7 +148,7 @@ async def test_a_real_engine_is_forced_to_call_in_a_derived_format(
     once: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "stream": stream}
     async with Gateway(config(external(url, "auto"))) as gateway:
         said = await ask(gateway, ASK, tools=[tool({"name": "set_unit", "parameters": parameters})], **once)
-        assert gateway.routes["m"].spec.name == "derived"
+        assert gateway.routes["m"].sender.capability.reader.name == "derived"
     ((name, arguments),) = said.parsed
     assert (name, arguments["unit"] in unit["enum"]) == ("set_unit", True)
     assert (said.content, said.finish_reason) == ("", "tool_calls")
@@ -260,6 +261,9 @@ async def test_an_endless_template_leaves_the_model_to_its_marks(
     monkeypatch.setattr(choice, "SECONDS", 0.3)
     (tmp_path / "chat_template.jinja").write_text(ENDLESS)
     async with Gateway(config(Model(name="m", runtime="mlx", path=tmp_path, tool_call_format="auto"))) as gateway:
-        route = gateway.routes["m"]
-        await route.look()
-        assert (route.spec.name, route.evidence) == ("hermes", f"chat template <tool_call> ({tmp_path.name})")
+        capability = gateway.routes["m"].sender.capability
+        await capability.look()
+        assert (capability.reader.name, capability.evidence) == (
+            "hermes",
+            f"chat template <tool_call> ({tmp_path.name})",
+        )
