@@ -21,7 +21,7 @@ from gateway.detection.choice import choose
 from normalizers import Detection
 from tests.backends.test_gguf import TEMPLATE, file
 from tests.formats.asking import ASK, WEATHER, ask, tool
-from tests.formats.conftest import config, external
+from tests.formats.conftest import Serve, config, external
 from tests.gateway.double import Double, Exchange
 from tests.patience import PATIENCE
 
@@ -135,6 +135,23 @@ async def test_an_answer_of_a_server_whose_template_nobody_knows() -> None:
     assert whole.parsed == streamed.parsed == 2 * [("get_weather", {"city": "Paris <3", "unit": "celsius"})]
     assert whole.content.strip() == streamed.content.strip() == "Let me look."
     assert whole.finish_reason == streamed.finish_reason == "tool_calls"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_a_real_engine_is_forced_to_call_in_a_derived_format(
+    serve: Serve, test_model: Path, *, stream: bool
+) -> None:
+    url = serve("xllamacpp", test_model, "--chat-template-file", str(UNKNOWN / "tags_with_attributes.jinja"))
+    # The model was trained on other calls, so it wouldn't end a text.
+    unit = {"type": "string", "enum": ["celsius", "kelvin"]}
+    parameters = {"type": "object", "properties": {"unit": unit}, "required": ["unit"]}
+    once: dict[str, Any] = {"tool_choice": "required", "parallel_tool_calls": False, "stream": stream}
+    async with Gateway(config(external(url, "auto"))) as gateway:
+        said = await ask(gateway, ASK, tools=[tool({"name": "set_unit", "parameters": parameters})], **once)
+        assert gateway.routes["m"].sender.capability.reader.name == "derived"
+    ((name, arguments),) = said.parsed
+    assert (name, arguments["unit"] in unit["enum"]) == ("set_unit", True)
+    assert (said.content, said.finish_reason) == ("", "tool_calls")
 
 
 def test_a_template_is_rendered_once(starts: list[Any]) -> None:
