@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -564,6 +565,10 @@ CLIENTS: Mapping[str, str] = {
 
 
 def filled(text: str, address: str, model: str, window: int | None) -> str:
-    """The text with what its placeholders stand for. window: None leaves a usual one there."""
+    """The text with what its placeholders stand for. window: None leaves a usual one where a file needs one, and leaves
+    out a variable for it: a program that is told too little compacts its first request.
+    """
     text = text.replace(ADDRESS, address).replace(MODEL, model)
-    return text if window is None else text.replace(WINDOW, str(window))
+    if window is None:
+        return re.sub(rf"^export \w+={WINDOW}\n", "", text, flags=re.MULTILINE)
+    return text.replace(WINDOW, str(window))

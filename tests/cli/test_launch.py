@@ -299,3 +299,13 @@ def test_every_program_has_a_page_that_says_so() -> None:
         text = (ROOT / f"docs/clients/{name}.md").read_text("utf-8")
         command = "any" if name == "any" else contract.program and contract.program.command
         assert (f"ctxgate launch {command}" in text) == bool(command), name
+
+
+def test_a_window_that_is_not_known_is_no_variable(here: Here) -> None:
+    """Claude Code would compact its first request if it were told the usual one of a snippet."""
+    server = {"runtime": "openai", "base_url": "http://127.0.0.1:9"}
+    for window in (None, 65536):
+        written(here.folder, here.port, models={SMALL: {**server, **({"context_window": window} if window else {})}})
+        printed = here.launch("claude", "--print").stdout
+        assert ("CLAUDE_CODE_MAX_CONTEXT_TOKENS=65536" in printed) == (window is not None)
+        assert "32768" not in printed
