@@ -521,8 +521,9 @@ class LivePrompts:
     # then waits for a whole answer. So neither kind of request follows the other before that one is seen in its slot.
 
     async def _see_unplaced(self, server: SlotServer) -> None:
-        """Before the gateway chooses a slot: finds the slots that the engine chose for other requests."""
-        if self._unplaced:
+        """Before the gateway chooses a slot: finds the slots that the engine chose for other requests, also those of
+        other programs at a server of somebody else, which has no prints."""
+        if self._unplaced or not self._began_with:
             await self._look_until(server, lambda: not self._unseen)
 
     async def _see_placed(self, server: SlotServer) -> None:
@@ -551,6 +552,8 @@ class LivePrompts:
             works = slot.number not in idle
             slot.seen = bool(slot.busy) and (slot.seen or works)
             slot.strange = works and not slot.busy
+            if slot.strange and self.owners.several:
+                slot.disown()
         if sum(slot.strange for slot in self._slots) >= self._unplaced:
             self._unseen = 0
         return True

@@ -16,7 +16,7 @@ from gateway.config import Prompts
 from gateway.errors import ProviderUnavailable
 from gateway.prompts import folder
 from gateway.prompts.folder import Folder
-from gateway.prompts.live import Build, LivePrompts, Turn
+from gateway.prompts.live import Build, LivePrompts, Turn, unsaved
 from gateway.prompts.saved import CONTROL_TOKENS, UNSUPPORTED, SavedPrompts
 from tests.patience import PATIENCE
 from tests.prompts.conftest import names
@@ -354,3 +354,17 @@ async def test_the_bounds_hold(tmp_path: Path) -> None:
     await saved.kept()
     assert (len(saved), saved.size) == (2, 12)
     assert len(names(saved.path, "*.prompt")) == 2
+
+
+async def test_a_server_of_somebody_else_may_be_busy_with_other_programs(tmp_path: Path) -> None:
+    server, prompts = Double(tmp_path, slots=2), unsaved("m")
+    told: list[tuple[int | None, bool]] = []
+    for works in (set(), {0}, {0, 1}, set()):
+        server.works = works
+        turn = await prompts.place(server, [b"x" * 4000], rendering(PROMPTS[0]), private=False, owner="a")
+        assert turn is not None
+        told.append((turn.slot, turn.fresh))
+        turn.leave()
+        turn.answered({"prompt_tokens": TOKENS, "completion_tokens": 0}, 0.0, 1.0)
+    # What the other programs leave in the slots isn't the user's.
+    assert told == [(0, True), (1, True), (None, True), (0, True)]

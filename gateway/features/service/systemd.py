@@ -20,6 +20,8 @@ HARDENING = """\
 # none to take), and devices must stay for GPUs.
 NoNewPrivileges=yes
 SystemCallFilter=@system-service
+# With these, the gateway takes rights from its engines.
+SystemCallFilter=landlock_create_ruleset landlock_add_rule landlock_restrict_self
 SystemCallErrorNumber=EPERM
 SystemCallArchitectures=native
 RestrictAddressFamilies=AF_UNIX AF_INET AF_INET6 AF_NETLINK
