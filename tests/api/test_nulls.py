@@ -171,6 +171,12 @@ def _of_generate(body: bytes) -> Json:
     return wanted.completion_fields() | wanted.chat_fields()
 
 
+def _of_embed(body: bytes) -> Embed:
+    wanted = Embed.parse(body)
+    wanted.options = wanted.options or None
+    return wanted
+
+
 READ: dict[str, Callable[[bytes], Any]] = {
     "/v1/chat/completions": lambda body: ChatRequest.parse(body).fields,
     "/v1/completions": lambda body: CreateCompletion.parse(body).parts("openai")[0].fields,
@@ -180,7 +186,7 @@ READ: dict[str, Callable[[bytes], Any]] = {
     "/v1/rerank": lambda body: CreateRerank.parse(body).fields,
     "/api/chat": lambda body: Chat.parse(body).chat_fields(),
     "/api/generate": _of_generate,
-    "/api/embed": Embed.parse,
+    "/api/embed": _of_embed,
 }
 """What becomes of a body, without an engine."""
 
