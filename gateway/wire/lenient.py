@@ -91,7 +91,7 @@ class LenientReader:
         if not isinstance(value, dict):
             return value
         made = {joined(name)[0]: self._value(inner, (*path, name), last=last) for name, inner in value.items()}
-        if self._held and (made.get("finish_reason") or made.get("done") is True):
+        if self._held and (made.get("finish_reason") or True in (made.get("done"), made.get("stop"))):
             self._release(made, path)
         return made
 
