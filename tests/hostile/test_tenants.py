@@ -151,22 +151,22 @@ async def telling(exchange: Exchange) -> None:
     await exchange.end()
 
 
-@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("sharing", ["never", "all"])
 def test_a_server_that_reuses_for_everybody_is_not_quoted(
-    keys: dict[str, Header], upstream: Upstream, tmp_path: Path, test_model: Path, sharing: str, stream: bool
+    keys: dict[str, Header], upstream: Upstream, tmp_path: Path, test_model: Path, sharing: str
 ) -> None:
     upstream.script = telling
     config = configuration(upstream, tmp_path, test_model)
     config["prompts"] = {"share_prefixes": sharing}
+    told = sharing == "all"
     with started(tmp_path, config) as running:
         for path in ("/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            chat = path == "/v1/chat/completions"
+            usage = {"stream_options": {"include_usage": True}} if chat else {}
             body = {"input": "Hi", "store": False} if path == "/v1/responses" else messages("Hi")
-            asked: Json = {"stream": True} if stream else {}
-            if stream and path == "/v1/chat/completions":
-                asked["stream_options"] = {"include_usage": True}
-            answer = running.ask("POST", path, {"model": "m", **body, **asked}, keys["wrong/x"])
-            assert answer.status == 200, answer
-            found = {value for name, value in counts(answer.body) if "cache" in name and "write" not in name}
-            assert (7 in found) == (sharing == "all"), (path, answer)
-            assert (b"timings" in answer.body) == (sharing == "all" and path == "/v1/chat/completions")
+            for stream in ({}, {"stream": True, **usage}):
+                answer = running.ask("POST", path, {"model": "m", **body, **stream}, keys["wrong/x"])
+                assert answer.status == 200, answer
+                found = {value for name, value in counts(answer.body) if "cache" in name and "write" not in name}
+                assert (7 in found) == told, (path, answer)
+                assert (b"timings" in answer.body) == (told and chat)

@@ -98,8 +98,7 @@ def secret(digit: int) -> list[dict[str, str]]:
     return talk("What is item 3?", system=f"{LONG} {CODE.format(4710 + digit)}")
 
 
-@pytest.mark.parametrize("parallel", [1, 2])
-@pytest.mark.parametrize("save", ["on_stop", "each_turn", "off"])
+@pytest.mark.parametrize(("save", "parallel"), [("on_stop", 1), ("each_turn", 2), ("off", 2)])
 async def test_a_guess_tells_nothing(shop: Open, save: str, parallel: int) -> None:
     """Also not through the engine's own cache in memory, nor through a file."""
     async with shop(save=save, parallel=parallel) as gateway:
