@@ -144,7 +144,7 @@ def test_logprobs_of_the_real_engine(client: OpenAI) -> None:
 
 
 def probable(word: str) -> Json:
-    return {"content": [{"token": word, "logprob": -0.25, "bytes": [*word.encode()], "top_logprobs": []}]}
+    return {"content": [{"token": word, "logprob": -0.25, "bytes": [*word.encode()], "top_logprobs": []}], "refusal": None}
 
 
 @pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
@@ -154,7 +154,7 @@ async def test_whole_choices_of_any_engine(http: str) -> None:
     body["choices"] = [{**choice, "index": index, "logprobs": probable("Hello")} for index in range(2)]
     async with running(answers(body), http=http) as gateway:
         answer = await gateway.ask(chat(**ASKED))
-        assert answer.body == json.dumps(body).encode()
+        assert answer.json == body
         assert gateway.engine.requests[0].json.items() >= ASKED.items()
 
 
