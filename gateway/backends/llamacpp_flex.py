@@ -35,7 +35,6 @@ from gateway.upstream import Response
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, ends_with
 from gateway.wire.engine import Notation, RawText
-from gateway.wire.lenient import LenientReader
 
 if TYPE_CHECKING:
     from gateway.backends.about import About
@@ -252,7 +251,7 @@ class FlexReply(HTTPReply):
         self.fixup = self.progress = None
         self.collects = True
         self.done = self.between_events = False
-        self.json = LenientReader()
+        self._json = None
         self._backend = backend
         self._asked = asked
         self._prompt = prompt

@@ -51,6 +51,7 @@ class HTTPReply(DirectReply):
 
     __slots__ = (
         "_ended",
+        "_json",
         "_reader",
         "_response",
         "_seen",
@@ -58,7 +59,6 @@ class HTTPReply(DirectReply):
         "collects",
         "done",
         "fixup",
-        "json",
         "progress",
         "turn",
     )
@@ -70,8 +70,7 @@ class HTTPReply(DirectReply):
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
         self.turn: Place | ToldTurn | None = None
-        self.json = LenientReader()
-        """Reads the payloads of a reply that translates them; the others leave it to the answer's normaliser."""
+        self._json: LenientReader | None = None
         self._response = response
         self._reader: SSEReader | None = None
         self._seen = False
@@ -83,6 +82,13 @@ class HTTPReply(DirectReply):
         if self.collects and self._is_stream():
             return collected(self)
         return self._response.read()
+
+    @property
+    def json(self) -> LenientReader:
+        """Reads the payloads of a reply that translates them; the others leave it to the answer's normaliser."""
+        if self._json is None:
+            self._json = LenientReader()
+        return self._json
 
     def _is_stream(self) -> bool:
         return b"event-stream" in self._response.headers.get(b"content-type", b"")

@@ -135,7 +135,8 @@ class Sender:
 
     async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
-        prepared = await self._prepare(request, can, terms)
+        given = request, self._settings, can, terms
+        prepared = prepare(*given) if request.size <= LARGE else await aside(request.size, prepare, *given)
         if terms.check is not None and not await _compiles(
             self._schemas, terms.check, trusted=terms.method != "checked"
         ):
@@ -143,7 +144,7 @@ class Sender:
         try:
             reply = await _open(backend, request, prepared.raw, prepared.fields)
         except ProviderInvalidRequest as error:
-            prepared = await self._prepare(request, can, terms)
+            prepared = await aside(request.size, prepare, *given)
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
@@ -159,11 +160,6 @@ class Sender:
             terms = await aside(request.size, work_out, request, self._settings, can)
         self._terms.keep(request, can, terms)
         return terms
-
-    async def _prepare(self, request: ChatRequest, can: Capabilities, terms: Terms) -> Prepared:
-        if request.size <= LARGE:
-            return prepare(request, self._settings, can, terms)
-        return await aside(request.size, prepare, request, self._settings, can, terms)
 
     def _reader(self, request: ChatRequest, prepared: Prepared, terms: Terms, reply: Reply) -> Answer:
         """Who reads the reply."""

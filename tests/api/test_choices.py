@@ -144,7 +144,10 @@ def test_logprobs_of_the_real_engine(client: OpenAI) -> None:
 
 
 def probable(word: str) -> Json:
-    return {"content": [{"token": word, "logprob": -0.25, "bytes": [*word.encode()], "top_logprobs": []}], "refusal": None}
+    return {
+        "content": [{"token": word, "logprob": -0.25, "bytes": [*word.encode()], "top_logprobs": []}],
+        "refusal": None,
+    }
 
 
 @pytest.mark.parametrize("http", [FAST, "httptools"], ids=["fast", "asgi"])
