@@ -31,6 +31,7 @@ from gateway.wire.chat import (
     encode,
 )
 from gateway.wire.engine import Decided, Fixup
+from gateway.wire.values import MOST_TOKENS, MOST_VALUES, exceeds
 from normalizers import (
     Event,
     FormatSpec,
@@ -56,6 +57,10 @@ _SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
 
+MOST_CHOICES = 256
+"""Twice as many as OpenAI's APIs give."""
+
+_PROBABILITIES = frozenset(("logprobs", "top_logprobs", "n_probs"))
 _NO_TOOLS = SchemaIndex(())
 _MORE = "."
 """Stands for whatever follows the reasoning."""
@@ -273,7 +278,7 @@ class Answer:
 
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
-        for choice in self.choices.values():
+        for choice in [*self.choices.values()]:  # a whole answer may be read in a thread meanwhile
             native = choice.native
             if (held := (native and native.held) or choice.normalizer.held) is not None:
                 name, size = held
@@ -285,6 +290,8 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
+            if len(self.choices) == MOST_CHOICES:
+                raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_CHOICES} choices")
             text = self._reader(reasoning_open=self._reasoning_open, guarded=self.guarded)
             watch = Watch() if may_be_unread(self._request) else None
             choice = self.choices[index] = _Choice(index, text, watch)
@@ -370,10 +377,7 @@ class Answer:
         Raises EngineError for an engine's error frame, ProviderInvalidResponse for a malformed payload.
         """
         self.chunks += 1
-        try:
-            chunk = decode_chunk(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
+        chunk = _chunk_of(payload)
         if chunk.error is not None:
             raise EngineError(payload)
         choices = chunk.choices
@@ -450,12 +454,12 @@ class Answer:
 
     def _envelope(self) -> dict[str, Any]:
         """The fields around the choices in the gateway's own chunks, taken from the engine's first chunk."""
-        first = decode(self._first)
+        first = _decoded(self._first)
         return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHARED_FIELDS if key in first}}
 
     def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
         """Replaces a chunk of text by the events' chunks. The first one keeps the chunk's other fields."""
-        body = decode(payload)
+        body = _decoded(payload)
         frame = body["choices"][0]
         others = {key: value for key, value in frame["delta"].items() if key != "content"}
         deltas = choice.deltas(events)
@@ -472,7 +476,7 @@ class Answer:
 
     def _general(self, out: list[bytes], payload: bytes, chunk: Chunk) -> bool:
         """`passes` for chunks with calls, a finish_reason or not exactly one choice, and for a fixup of every chunk."""
-        body = decode(payload)
+        body = _decoded(payload)
         if isinstance(usage := body.get("usage"), dict):
             self.usage = usage
         if not chunk.choices and self._fixup is None:
@@ -578,6 +582,10 @@ class Answer:
 
     def whole(self, payload: bytes) -> bytes:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
+        # Only the probabilities of other tokens are that many.
+        most = MOST_TOKENS if self._request.fields.keys() & _PROBABILITIES else MOST_VALUES
+        if exceeds(payload, most):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
         if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
         try:
@@ -594,12 +602,15 @@ class Answer:
         changed = self._fixup is not None
         if self._fixup is not None:
             self._fixup.answer(body)
+        seen: set[object] = set()
         for position, frame in enumerate(choices):
             message = frame.get("message") if isinstance(frame, dict) else None
             if not isinstance(message, dict):
                 raise ProviderInvalidResponse(f"the engine's answer has no choices[{position}].message")
             index = frame.get("index")
-            choice = self._choice(index if isinstance(index, int) else position)
+            # Some engines number none, or give all the same number: each is read by itself.
+            choice = self._choice(index if isinstance(index, int) and index not in seen else -1 - position)
+            seen.add(choice.index)
             changed = self._whole_choice(frame, message, choice) or changed
         report = self._report(*self.choices.values()) if self.choices or self.healed or self.decided else None
         if report:
@@ -708,6 +719,28 @@ class Answer:
             {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
             for call in folded.tool_calls
         ]
+
+
+def _chunk_of(payload: bytes) -> Chunk:
+    """Raises ProviderInvalidResponse."""
+    try:
+        if len(payload) > MOST_VALUES and exceeds(payload, MOST_VALUES):
+            raise ProviderInvalidResponse(f"the engine sent a chunk of more than {MOST_VALUES} JSON values")
+        return decode_chunk(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(error) from error
+
+
+def _malformed(error: Exception) -> ProviderInvalidResponse:
+    return ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}")
+
+
+def _decoded(payload: bytes) -> Any:
+    """All of a chunk, whose fields that `decode_chunk` skips may be wrong, too. Raises ProviderInvalidResponse."""
+    try:
+        return decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise _malformed(error) from error
 
 
 def _blanks_after(text: str) -> str:

@@ -17,6 +17,7 @@ from msgspec import Raw
 from gateway.backends.openai import json_object, malformed
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
+from gateway.wire.values import MOST_TOKENS
 
 Json = dict[str, Any]
 
@@ -205,7 +206,7 @@ class Chat:
 
     def chunks(self, line: bytes) -> list[bytes]:
         """Translates one line of a stream; the last one sets `done`. Raises ProviderInvalidResponse."""
-        answer = json_object(line)
+        answer = json_object(line, MOST_TOKENS)
         if "error" in answer:
             return [line]
         try:

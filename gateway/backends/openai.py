@@ -34,6 +34,7 @@ from gateway.upstream import Response, Upstream
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
 from gateway.wire.sse import EventTooLarge, SSEReader
+from gateway.wire.values import exceeds
 
 if TYPE_CHECKING:
     from gateway.prompts.live import Place
@@ -320,8 +321,11 @@ def refuses_content(message: str) -> bool:
     return _REFUSES_CONTENT.search(message) is not None
 
 
-def json_object(body: bytes) -> dict[str, Any]:
-    """Decodes an engine's JSON object. Raises ProviderInvalidResponse for anything else."""
+def json_object(body: bytes, most: int | None = None) -> dict[str, Any]:
+    """Decodes an engine's JSON object. most: values that it may have. Raises ProviderInvalidResponse for anything
+    else."""
+    if most is not None and exceeds(body, most):
+        raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
     try:
         return _decode_object(body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

@@ -7,12 +7,12 @@ from time import monotonic
 from typing import Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
+from gateway.wire.chat import NOBODY, ApiName, Caller, Tier, decode
 from gateway.wire.sse import Sink
 
 
@@ -86,17 +86,22 @@ class Passthrough:
     def _look(self, payload: bytes) -> None:
         try:
             found = _decode(payload)
-        except msgspec.DecodeError as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
-        if found.error:
+        if bytes(found.error) not in _NO_ERROR:
             raise self._backend.fault(500, payload)
-        if isinstance(found.usage, dict):
-            self._count.usage = found.usage
+        if len(found.usage) <= LONGEST_USAGE and isinstance(usage := decode(found.usage), dict):
+            self._count.usage = usage
+
+
+LONGEST_USAGE = 64 * 1024
+"""Bytes. What is longer isn't read: it counts nothing, and would take many times as much memory."""
+_NO_ERROR = (b"null", b"false", b"{}", b"[]", b'""', b"0")
 
 
 class _Known(Struct):
-    error: Any = None
-    usage: Any = None
+    error: Raw = Raw(b"null")
+    usage: Raw = Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(_Known).decode

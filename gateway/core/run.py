@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from gateway.answer.normalize import Answer, EngineError
 from gateway.backends import Backend, Reply
 from gateway.config import Model
+from gateway.core.aside import aside
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
@@ -141,7 +142,8 @@ class Run:
             return self._whole
         while True:
             try:
-                clean = self.answer.whole(await self.reply.whole())
+                payload = await self.reply.whole()
+                clean = await aside(len(payload), self.answer.whole, payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)

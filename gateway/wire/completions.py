@@ -11,7 +11,7 @@ from msgspec import Raw, Struct
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
 from gateway.wire.chat import Tier, decode, encode
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MOST_TOKENS, exceeds
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -183,6 +183,8 @@ class Reader:
 
     def read(self, payload: bytes) -> Json:
         """The answer, without its usage, which is in `usage` from then on. Raises ProviderInvalidResponse."""
+        if exceeds(payload, MOST_TOKENS):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_TOKENS} JSON values")
         try:
             answer: Json = decode(payload)
             if isinstance(usage := answer.pop("usage", None), dict):
@@ -190,7 +192,7 @@ class Reader:
             answer["choices"] = [self._choice(choice) for choice in answer.get("choices") or ()]
             if isinstance(id := answer.get("id"), str):
                 answer["id"] = "cmpl-" + id.removeprefix("chatcmpl-").removeprefix("cmpl-")
-        except (msgspec.DecodeError, AttributeError, TypeError, KeyError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError, AttributeError, TypeError, KeyError) as error:
             raise ProviderInvalidResponse(f"the engine's answer is not a completion: {error}") from error
         return answer
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
-"""Largest unfinished event in bytes. Far above any real chunk; bounds the memory that a broken server can use."""
+DEFAULT_MAX_EVENT_SIZE = 1536 * 1024
+"""Largest unfinished event in bytes. Far above any real chunk; bounds the memory and the time that a broken server can
+use."""
 
 DONE = b"data: [DONE]\n\n"
 

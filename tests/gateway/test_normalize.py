@@ -655,7 +655,7 @@ MALFORMED = {
     "a function is text": b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":"x"}]}}]}',
     "arguments a list": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":"f","arguments":[]}}]}}]}',
     "not UTF-8": b'{"choices":[{"index":0,"delta":{"content":"\xff"}}]}',
-    "too deep": b'{"x":' + b"[" * 100_000,
+    "too deep": b'{"x":' + b"[" * 10_000,
 }
 
 
