@@ -1,7 +1,7 @@
 """What engines answer to each API, long, wide, deep and slow: nobody else waits for it, and no memory grows with it.
 
 Generated as `test_endpoints` is: from an example of each answer of each kind of engine, with each part grown, and from
-the ways in which bytes may come. CI has about 700 answers; `--slow` has each part grown in every way.
+the ways in which bytes may come. CI has about 1,000 answers; `--slow` has each part grown in every way.
 """
 
 from __future__ import annotations
