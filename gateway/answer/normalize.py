@@ -36,6 +36,7 @@ from gateway.wire.nulls import MAX_KEPT_BYTES
 from gateway.wire.shape import ROLE, Repairs
 from gateway.wire.usage import is_sound as is_sound_usage
 from gateway.wire.usage import whole_number
+from gateway.wire.values import MOST_TOKENS, MOST_VALUES, exceeds
 from normalizers import (
     Event,
     FormatSpec,
@@ -61,6 +62,10 @@ _SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
 
+MOST_CHOICES = 256
+"""Twice as many as OpenAI's APIs give."""
+
+_PROBABILITIES = frozenset(("logprobs", "top_logprobs", "n_probs"))
 _NO_TOOLS = SchemaIndex(())
 _MORE = "."
 """Stands for whatever follows the reasoning."""
@@ -299,7 +304,7 @@ class Answer:
 
     def describe_held(self) -> str:
         """The progress of the call that is held back; "" if none is. Names only tools that the request declares."""
-        for choice in self.choices.values():
+        for choice in [*self.choices.values()]:  # a whole answer may be read in a thread meanwhile
             native = choice.native
             if (held := (native and native.held) or choice.normalizer.held) is not None:
                 name, size = held
@@ -311,6 +316,8 @@ class Answer:
     def _choice(self, index: int) -> _Choice:
         choice = self.choices.get(index)
         if choice is None:
+            if len(self.choices) == MOST_CHOICES:
+                raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_CHOICES} choices")
             text = self._reader(reasoning_open=self._reasoning_open, guarded=self.guarded)
             watch = Watch() if may_be_unread(self._request) else None
             choice = self.choices[index] = _Choice(index, text, watch)
@@ -396,6 +403,8 @@ class Answer:
         Raises EngineError for an engine's error frame, ProviderInvalidResponse for a malformed payload.
         """
         self.chunks += 1
+        if len(payload) > MOST_VALUES and exceeds(payload, MOST_VALUES):
+            raise ProviderInvalidResponse(f"the engine sent a chunk of more than {MOST_VALUES} JSON values")
         chunk = self._sound(payload) if self._repairs is None else None
         if chunk is None:
             return self._general(out, payload, sound=False)
@@ -502,7 +511,7 @@ class Answer:
 
     def _rewrite(self, out: list[bytes], payload: bytes, choice: _Choice, events: list[Event]) -> None:
         """Replaces a chunk of text by the events' chunks. The first one keeps the chunk's other fields."""
-        body = decode(payload)
+        body = _decoded(payload)
         frame = body["choices"][0]
         others = {key: value for key, value in frame["delta"].items() if key != "content"}
         deltas = choice.deltas(events)
@@ -639,6 +648,10 @@ class Answer:
 
     def whole(self, payload: bytes) -> bytes:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
+        # Only the probabilities of other tokens are that many.
+        most = MOST_TOKENS if self._request.fields.keys() & _PROBABILITIES else MOST_VALUES
+        if exceeds(payload, most):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
         if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
         repairs = Repairs(self._request.model)
@@ -776,6 +789,14 @@ def _sound_body(payload: bytes) -> dict[str, Any] | None:
     except BROKEN:
         return None
     return body
+
+
+def _decoded(payload: bytes) -> Any:
+    """All of a chunk, whose fields that `decode_chunk` skips may be wrong, too. Raises ProviderInvalidResponse."""
+    try:
+        return decode(payload)
+    except BROKEN as error:
+        raise ProviderInvalidResponse(f"the engine sent a malformed chunk: {error}") from error
 
 
 def _blanks_after(text: str) -> str:

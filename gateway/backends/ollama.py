@@ -33,6 +33,7 @@ from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, may_be_one
 from gateway.wire.engine import BROKEN_OFF, Fixup
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
+from gateway.wire.values import MOST_TOKENS
 
 FIRST_WITH_TRUNCATE = (0, 12, 6)
 """The first version with `truncate: false`, which keeps Ollama from cutting a prompt."""
@@ -96,7 +97,7 @@ class OllamaReply(Reply):
         answers = []
         while True:
             body = await self._response.read()
-            answer = json_object(body)
+            answer = json_object(body, most=MOST_TOKENS)
             if answer.get("done") is False:
                 message = answer.get("message")
                 text = str(message.get("content") if isinstance(message, dict) else answer.get("response") or "")

@@ -36,6 +36,7 @@ from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.engine import Fixup
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import EventTooLarge, SSEReader
+from gateway.wire.values import exceeds
 
 if TYPE_CHECKING:
     from gateway.prompts.live import Place
@@ -323,9 +324,11 @@ def refuses_content(message: str) -> bool:
     return _REFUSES_CONTENT.search(message) is not None
 
 
-def json_object(body: bytes, reader: LenientReader | None = None) -> dict[str, Any]:
-    """Decodes an engine's JSON object. reader: of the stream that it is part of. Raises ProviderInvalidResponse for
-    anything else."""
+def json_object(body: bytes, reader: LenientReader | None = None, most: int | None = None) -> dict[str, Any]:
+    """Decodes an engine's JSON object. reader: of the stream that it is part of. most: values that it may have. Raises
+    ProviderInvalidResponse for anything else."""
+    if most is not None and exceeds(body, most):
+        raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
     try:
         found = LenientReader().read(body, last=True) if reader is None else reader.read(body)
     except BROKEN as error:

@@ -15,6 +15,9 @@ from gateway.config import Server
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 
 BACKLOG = 2048
+UNSENT = 128 * 1024
+"""Bytes that the system keeps for a client that hasn't read the ones before; by itself, it keeps megabytes, and each
+answer as long as that goes on though nobody reads it."""
 PROBE_SECONDS = 1.0
 """Bound on the wait for a server on a Unix socket to accept a connection."""
 
@@ -59,6 +62,8 @@ def _addresses(host: str, port: int) -> list[socket.socket]:
                 port = opened[0].getsockname()[1]
             try:
                 opened.append(socket.create_server((address[0], port, *address[2:]), family=family, backlog=BACKLOG))
+                if (limit := getattr(socket, "TCP_NOTSENT_LOWAT", None)) is not None:
+                    opened[-1].setsockopt(socket.IPPROTO_TCP, limit, UNSENT)  # accepted sockets inherit it
             except OSError as error:
                 # "localhost" also names ::1, even on machines without IPv6.
                 if error.errno not in (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT):

@@ -7,12 +7,12 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from gateway.backends import Backend, Reply
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import NOBODY, ApiName, Caller, Tier
+from gateway.wire.chat import NOBODY, ApiName, Caller, Tier, decode, encode
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import Sink
 
@@ -96,28 +96,34 @@ class Passthrough:
     def _look(self, payload: bytes) -> None:
         try:
             found = _decode(payload)
-        except msgspec.DecodeError as error:
-            if (repaired := _completion(payload)) is None:
+            usage = decode(found.usage) if len(found.usage) <= LONGEST_USAGE else None
+        except BROKEN as error:
+            if (body := _completion(payload)) is None:
                 raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
-            found = repaired
-        if found.error:
+            found, usage = _Known(Raw(encode(body.get("error")))), body.get("usage")
+        if bytes(found.error) not in _NO_ERROR:
             raise self._backend.fault(500, payload)
-        if isinstance(found.usage, dict):
-            self._count.usage = found.usage
+        if isinstance(usage, dict):
+            self._count.usage = usage
+
+
+LONGEST_USAGE = 64 * 1024
+"""Bytes. What is longer isn't read: it counts nothing, and would take many times as much memory."""
+_NO_ERROR = (b"null", b"false", b"{}", b"[]", b'""', b"0")
 
 
 class _Known(Struct):
-    error: Any = None
-    usage: Any = None
+    error: Raw = Raw(b"null")
+    usage: Raw = Raw(b"null")
 
 
 _decode = msgspec.json.Decoder(_Known).decode
 
 
-def _completion(payload: bytes) -> _Known | None:
+def _completion(payload: bytes) -> dict[str, Any] | None:
     """A text completion that its reader will repair. Nothing else is: numbers of a vector can't be left out."""
     try:
         body = LenientReader().read(payload, last=True)
     except BROKEN:
         return None
-    return _Known(body.get("error"), body.get("usage")) if isinstance(body, dict) and "choices" in body else None
+    return body if isinstance(body, dict) and "choices" in body else None

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from gateway.answer.normalize import EngineError
 from gateway.config import Model
+from gateway.core.aside import aside
 from gateway.core.sender import Asked, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -130,7 +131,8 @@ class Run:
             return self._whole
         while True:
             try:
-                clean = self.answer.whole(await self.reply.whole())
+                payload = await self.reply.whole()
+                clean = await aside(len(payload), self.answer.whole, payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)

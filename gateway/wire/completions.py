@@ -15,7 +15,7 @@ from gateway.wire.chat import Tier, encode
 from gateway.wire.nulls import read_fields
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import count
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MOST_TOKENS, exceeds
 
 Json = dict[str, Any]
 Prompt = str | list[int]
@@ -187,6 +187,8 @@ class Reader:
 
     def read(self, payload: bytes, *, whole: bool = False) -> Json:
         """The answer, without its usage, which is in `usage` from then on. Raises ProviderInvalidResponse."""
+        if exceeds(payload, MOST_TOKENS):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_TOKENS} JSON values")
         try:
             answer = self._repairs.completion(payload, whole=whole)
             if isinstance(usage := answer.pop("usage", None), dict):

@@ -210,5 +210,5 @@ def _encoded(vector: list[float], request: CreateEmbedding) -> list[float] | str
 def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode(data)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from error

@@ -84,7 +84,7 @@ class Repairs:
         if not isinstance(body, dict) or not isinstance(body.get("choices"), list) or not body["choices"]:
             raise ProviderInvalidResponse("the engine's answer has no choices")
         try:
-            choices = [_whole(_choice(each, at), at) for at, each in enumerate(_objects(body, "choices"))]
+            choices = _numbered([_whole(_choice(each, at), at) for at, each in enumerate(_objects(body, "choices"))])
         except _Misshapen as error:
             raise ProviderInvalidResponse(f"the engine's answer is malformed: {error}") from None
         made = {**self._enveloped(body, WHOLE), "choices": choices}
@@ -100,7 +100,7 @@ class Repairs:
             choices = [_choice(each, at) for at, each in enumerate(_objects(body, "choices"))]
         except (*BROKEN, _Misshapen) as error:
             raise ProviderInvalidResponse(f"the engine's answer is not a completion: {error}") from error
-        for choice in choices if whole else ():
+        for choice in _numbered(choices) if whole else ():
             choice["finish_reason"] = choice["finish_reason"] or "stop"
         return {**self._enveloped(body, COMPLETION), "choices": choices}
 
@@ -157,6 +157,14 @@ def _choice(choice: Json, position: int) -> Json:
     if logprobs is not None and not isinstance(logprobs, dict):
         made["logprobs"] = None
     return made
+
+
+def _numbered(choices: list[Json]) -> list[Json]:
+    """The choices of a whole answer, numbered anew if two have the same number."""
+    if len({choice["index"] for choice in choices}) < len(choices):
+        for at, choice in enumerate(choices):
+            choice["index"] = at
+    return choices
 
 
 def _whole(choice: Json, position: int) -> Json:

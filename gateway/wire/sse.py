@@ -6,8 +6,9 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-DEFAULT_MAX_EVENT_SIZE = 8 * 1024 * 1024
-"""Largest unfinished event in bytes. Far above any real chunk; bounds the memory that a broken server can use."""
+DEFAULT_MAX_EVENT_SIZE = 1536 * 1024
+"""Largest unfinished event in bytes. Far above any real chunk; bounds the memory and the time that a broken server can
+use."""
 
 DONE = b"data: [DONE]\n\n"
 

@@ -10,7 +10,8 @@ from gateway.errors import ProviderInvalidRequest
 MOST_VALUES = 50_000
 """Objects, arrays and what they hold in one request. An agent's conversation of a million tokens has about half."""
 MOST_TOKENS = 500_000
-"""The same for a request whose prompt may be a list of tokens."""
+"""The same for a request whose prompt may be a list of tokens, and for an engine's answer, which may hold the
+probabilities of other tokens."""
 STEP = 64 * 1024
 """Bytes to look at before other threads may run."""
 
@@ -23,7 +24,7 @@ def check(body: bytes, most: int = MOST_VALUES) -> None:
 
     Raises ProviderInvalidRequest (413) for more than `most` values, UnicodeDecodeError for what isn't UTF-8.
     """
-    if len(body) > most and _in_any(body, most) > most and _outside_strings(body, most) > most:
+    if exceeds(body, most):
         raise ProviderInvalidRequest(
             f"the request body has more than {most} JSON values: send fewer messages, parts, items or tools",
             code="too_many_values",
@@ -35,6 +36,11 @@ def check(body: bytes, most: int = MOST_VALUES) -> None:
         for at in range(0, len(body), STEP):  # the whole as a string could take four times the memory
             decoder.decode(body[at : at + STEP])
         decoder.decode(b"", final=True)
+
+
+def exceeds(body: bytes, most: int) -> bool:
+    """Whether there are more values."""
+    return len(body) > most and _in_any(body, most) > most and _outside_strings(body, most) > most
 
 
 def _in_any(body: bytes, most: int) -> int:

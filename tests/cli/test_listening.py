@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +10,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from gateway.cli.listening import UNSENT, listening
+from gateway.config import Server
 from tests.cli.commands import config, ctxgate, serving
 from tests.patience import PATIENCE
 
@@ -86,3 +89,19 @@ def test_a_dead_gateways_socket_is_taken_over(tmp_path: Path) -> None:
         with httpx.Client(transport=transport, base_url="http://gateway", timeout=PATIENCE) as client:
             assert client.get("/health").status_code == 200
         assert (tmp_path / "s").stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_NOTSENT_LOWAT"), reason="the system can't be told")
+def test_the_system_keeps_little_for_a_client_that_reads_nothing() -> None:
+    (opened,) = listening(Server(host="127.0.0.1", port=0))
+    with opened, socket.socket() as client:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        client.connect(opened.getsockname())
+        accepted, _ = opened.accept()
+        with accepted:
+            accepted.setblocking(False)
+            sent = 0
+            with contextlib.suppress(BlockingIOError):
+                while sent < 100 * UNSENT:
+                    sent += accepted.send(bytes(16 * 1024))
+    assert sent <= 4 * UNSENT

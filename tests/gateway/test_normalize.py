@@ -659,7 +659,7 @@ MALFORMED = {
     "a call is text": b'{"choices":[{"index":0,"delta":{"tool_calls":["x"]}}]}',
     "a function is text": b'{"choices":[{"index":0,"delta":{"tool_calls":[{"index":0,"function":"x"}]}}]}',
     "a name is a number": b'{"choices":[{"delta":{"tool_calls":[{"function":{"name":7,"arguments":"{}"}}]}}]}',
-    "too deep": b'{"x":' + b"[" * 100_000,
+    "too deep": b'{"x":' + b"[" * 10_000,
 }
 
 

@@ -284,9 +284,3 @@ PARAMETERS = {"name": "m", "key": "1", "file": "index.html", "path": "a/b", "mod
 ENDLESS = ("/-/events", "/llm/room/{id}/events[/]")
 """Streams that end with the client alone."""
 MESSAGES_BY_WEBSOCKET: dict[str, Json] = {"[/v1]/responses[/]": {"type": "response.create", **RESPONSE}}
-CONVERTED = (
-    *("POST [/v1]/messages", "POST [/v1]/messages/count_tokens", "POST [/v1]/responses[/]"),
-    *("POST [/v1]/responses/compact", "POST [/v1]/responses/input_tokens", "POST [/v1]/chat/completions"),
-    *("POST /-/chat/completions", "POST /api/chat", "POST /api/generate"),
-)
-"""Endpoints that still convert their bodies on the event loop. Their bodies are smaller until that is mended."""

@@ -1,7 +1,7 @@
 """Every endpoint of the routes table with requests that are long, wide, deep and slow: nobody else waits for them.
 
 The suite is generated: the endpoints come from `gateway.api.routes`, the bodies from an example of what each takes
-(`tests.hostile.endpoints`), and an endpoint without one fails it. CI sends about 2,600 requests, in which each part of
+(`tests.hostile.endpoints`), and an endpoint without one fails it. CI sends about 2,900 requests, in which each part of
 each example is grown in one way. `--slow` sends some 6,000, each part grown in every way, and then larger ones until
 ten minutes are over.
 """
@@ -14,6 +14,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,16 +22,14 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
 from gateway.api.routes import WEBSOCKETS, spellings
-from tests.hostile.endpoints import CONVERTED, MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
+from tests.hostile.endpoints import MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
 from tests.hostile.grown import grown
 from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, started, warm
-from tests.hostile.suite import ENDPOINTS, Case, House, bodies, by_part, engine, heads, valid
+from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, valid
 from tests.patience import PATIENCE
 
 SIZE = 2_000_000
 """Bytes of a body."""
-SMALLER = 300_000
-"""Of those whose endpoints are in CONVERTED."""
 LARGE = 20_000_000
 """Of those that `--slow` sends in the end."""
 SLOW_SECONDS = 600.0
@@ -59,16 +58,12 @@ def house(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempPat
     print(f"{house.sent} requests")
 
 
-def size_for(key: str, size: int) -> int:
-    return min(size, SMALLER) if key in CONVERTED else size
-
-
-def cases(house: House, key: str, size: int, *, all: bool) -> list[Case]:
+def acts(house: House, key: str, size: int, *, all: bool) -> list[Act]:
     place = house.place(key)
     found = [*heads(place)]
     if place.has_body:
         found += [*bodies(place, size), *valid(place, size, all=all)]
-    return found
+    return [Act(case.name, partial(house.send, place, case)) for case in found]
 
 
 def test_each_endpoint_has_a_row() -> None:
@@ -87,14 +82,14 @@ def test_the_examples_are_valid(key: str, house: House) -> None:
 
 @pytest.mark.parametrize("key", ENDPOINTS)
 def test_endpoint(key: str, house: House) -> None:
-    house.tried(house.place(key), cases(house, key, size_for(key, SIZE), all=False))
+    house.tried(acts(house, key, SIZE, all=False))
 
 
 @pytest.mark.parametrize("path", WEBSOCKETS)
 def test_messages_over_websocket(path: str, house: House) -> None:
     url = f"ws://127.0.0.1:{house.gateway.port}{next(spellings(path))}"
     late = []
-    for each in by_part(grown(MESSAGES_BY_WEBSOCKET[path], SMALLER)):
+    for each in by_part(grown(MESSAGES_BY_WEBSOCKET[path], SIZE)):
         house.watcher.late()
         with connect(url, proxy=None, open_timeout=PATIENCE, max_size=None, compression=None) as client:
             try:
@@ -135,12 +130,12 @@ def test_slow_bodies(house: House) -> None:
 def test_all_and_larger(house: House) -> None:
     ends = time.monotonic() + SLOW_SECONDS
     for key in ENDPOINTS:
-        house.tried(house.place(key), cases(house, key, size_for(key, SIZE), all=True))
+        house.tried(acts(house, key, SIZE, all=True))
     chosen = random.Random(39)
     while time.monotonic() < ends:
-        key = chosen.choice([key for key in ROWS if key not in CONVERTED])
-        found = cases(house, key, LARGE, all=True)
-        house.tried(house.place(key), chosen.sample(found, min(len(found), 5)))
+        key = chosen.choice([*ROWS])
+        found = acts(house, key, LARGE, all=True)
+        house.tried(chosen.sample(found, min(len(found), 5)))
 
 
 def test_the_log_has_no_traceback(house: House) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.hostile import grown
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Upstream, configuration, started, warm
 from tests.hostile.test_rooms import once, results, room, turn
@@ -31,6 +32,9 @@ PAGES: dict[str, tuple[str, bytes]] = {
     "feed.xml": ("application/rss+xml", b"<a>" * (SIZE // 3)),
     "table.csv": ("text/csv", b"1,2\n" * (SIZE // 4)),
 }
+
+# The grown values of `tests.hostile.grown`, as what a program answers.
+PAGES |= {f"{way.__name__}.json": ("application/json", way(SIZE)) for way in (*grown.WHOLE, grown.nested)}
 
 CALLS = (
     *(("curl_markdown", page) for page in PAGES),

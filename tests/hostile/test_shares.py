@@ -33,6 +33,7 @@ def keys(tmp_path: Path) -> Keys:
     file = KeyFile(tmp_path / "state" / FILE)
     file.path.parent.mkdir(parents=True, exist_ok=True)
     limits = {"one": Limits(parallel=1), "two": Limits(requests_per_minute=2), "greedy": None, "other": None}
+    limits["echoes"] = Limits(models=("echo",))
     made = {
         tenant: file.add(tenant=tenant, user="x", scopes=["models"] if limits else ["models", "rooms"], limits=limits)[
             1
@@ -159,3 +160,33 @@ def test_zips_have_a_share(tmp_path: Path) -> None:
     kept.append(_zip(files, "/", other))
     for file, _ in kept:
         file.close()
+
+
+TURNS = [{"role": "user", "content": "Hi " * 50}, {"role": "user", "content": "Ho"}]
+OF_ANOTHER_MODEL: dict[str, tuple[str, Any]] = {
+    "truncation": ("/v1/responses", {"input": TURNS, "truncation": "auto"}),
+    "truncation, in the background": ("/v1/responses", {"input": TURNS, "truncation": "auto", "background": True}),
+    "tokens of a response": ("/v1/responses/input_tokens", {"input": TURNS, "truncation": "auto"}),
+    "compact": ("/v1/responses/compact", {"input": TURNS}),
+    "tokens of messages": ("/v1/messages/count_tokens", {"messages": TURNS}),
+    "chat": ("/v1/chat/completions", {"messages": TURNS}),
+    "completions": ("/v1/completions", {"prompt": "Hi"}),
+    "load": ("/api/chat", {"messages": []}),
+    "ready": ("/v1/models/counts/ready", None),
+}
+
+
+def test_a_key_limited_to_models_asks_no_other_engine(
+    keys: Keys, upstream: Upstream, tmp_path: Path, test_model: Path, subtests: pytest.Subtests
+) -> None:
+    config = configuration(upstream, tmp_path, test_model)
+    here = f"http://127.0.0.1:{upstream.port}"
+    config["models"]["counts"] = {"runtime": "llama.cpp", "base_url": here, "context_window": 256}
+    with started(tmp_path, config) as gateway:
+        for what, (path, body) in OF_ANOTHER_MODEL.items():
+            with subtests.test(what):
+                asked = upstream.asked
+                method, sent = ("GET", None) if body is None else ("POST", {"model": "counts", **body})
+                answer = gateway.ask(method, path, sent, keys["echoes"])
+                assert answer.status == 403, answer
+                assert upstream.asked == asked

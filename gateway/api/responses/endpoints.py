@@ -218,6 +218,7 @@ async def _said(
 
         async def count(items: list[Item]) -> int:
             chat = await aside(size, translated, items)
+            chat.caller = request.caller
             return (await request.gateway.count_tokens(chat)).tokens
 
         window = request.gateway.route(wanted.model).model.context_window
