@@ -137,3 +137,9 @@ def test_a_chat_takes_the_path_of_the_page() -> None:
     assert "hello" in answer.text
     assert answer.text.endswith("data: [DONE]\n\n")
     assert list(called) == [name for _, name in steps]
+
+
+def test_the_path_is_short() -> None:
+    """At most twelve files, none entered twice."""
+    files = [path for _, path, _, _ in STEPS]
+    assert len(files) == len(set(files)) <= 12

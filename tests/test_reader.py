@@ -38,9 +38,8 @@ CLASSES = {
     "api/entry.py:API": (12, 16),
     "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 34),
-    "core/route.py:Route": (41, 20),
     "core/run.py:Run": (17, 21),
-    "engines/engine.py:Engine": (68, 42),
+    "engines/engine.py:Engine": (57, 26),
     "prompts/live.py:LivePrompts": (43, 21),
     "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
@@ -51,7 +50,6 @@ CLASSES = {
 FUNCTIONS = {
     "api/operations/metrics.py:_answers": 58,  # a table of metrics
     "backends/llamacpp.py:open_raw": 56,
-    "core/route.py:__init__": 52,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
     "wire/chat.py:parse": 51,
     "wire/responses/answer.py:response_object": 49,  # a table of fields
@@ -87,10 +85,12 @@ WRITES = {
     "core/gateway.py": 2,
     "core/passthrough.py": 1,
     "core/repeated.py": 2,
-    "core/route.py": 7,
+    "core/route.py": 4,
+    "core/sender.py": 1,
     # Counters of engines and servers.
     "backends/choice.py": 2,
     "backends/replicas.py": 1,
+    "core/model_server.py": 1,
     "engines/engine.py": 1,
     "engines/residency.py": 3,
     "observe/request_log.py": 1,

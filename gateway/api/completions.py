@@ -11,6 +11,7 @@ from gateway.api.streaming import Opened, PayloadEncoding, Stream
 from gateway.core import Route
 from gateway.core.aside import LARGE, aside
 from gateway.core.passthrough import Passthrough
+from gateway.core.permission import tier_of
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
@@ -28,7 +29,7 @@ async def create(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateCompletion.parse)
     route = request.gateway.route(wanted.model, "chat")
     parts = await aside(size, wanted.parts, route.model.runtime)
-    wanted.tier = route.tier(request.caller, wanted.model, tier_in(wanted.fields))
+    wanted.tier = tier_of(route.model, request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
         return Stream(
             _opened(route, wanted, parts, request.caller), PayloadEncoding(wanted), request.gateway.config.server

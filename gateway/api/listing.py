@@ -90,7 +90,7 @@ async def look(gateway: Gateway) -> Seen:
     idle = [engine for engine in engines.values() if engine.current_backend is None]
     paths = {name: route.model.path for name, route in routes.items() if route.model.path is not None}
     without, files, changed = await asyncio.to_thread(_look_at_files, idle, paths, gateway.config.source)
-    served = await asyncio.gather(*(engine.served_already() for engine in without))
+    served = await asyncio.gather(*(engine.launcher.served_already() for engine in without))
     gone = {engine.name for engine, there in zip(without, served, strict=True) if not there}
     return Seen(routes, frozenset(routes.keys() - gone), files, changed)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from gateway.api.listing import Listing, Seen
 from gateway.core import Gateway, Route
+from gateway.core.permission import check
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.server.principal import STRANGER_KEY
@@ -39,8 +40,8 @@ def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
         "available": model.name in seen.available,
         "aliases": [*model.aliases, *(["default"] if active else [])],
         "capabilities": [*dict.fromkeys((*model.capabilities, *ENDPOINTS[model.role]))],
-        "tool_call_format": route.spec.name,
-        "tool_call_format_evidence": route.evidence,
+        "tool_call_format": route.sender.capability.reader.name,
+        "tool_call_format_evidence": route.sender.capability.evidence,
         # Relative to the base URL. A GET there starts the engine if need be and answers once it serves.
         "ready_path": f"models/{model.name}/ready",
     }
@@ -66,13 +67,15 @@ async def models(request: Request) -> ASGIApp:
     all = request.flag("all")
     seen = await request.services.shared(Listing).look()
     # Some formats show only in the model's files: read those now, for the next listing.
-    request.services.shared(Inspections).begin(route for route in seen.listed(all=False) if not route.evidence)
+    request.services.shared(Inspections).begin(
+        route for route in seen.listed(all=False) if not route.sender.capability.evidence
+    )
     return JSON(model_list(request.gateway, seen, seen.listed(all=all)))
 
 
 async def model(request: Request) -> ASGIApp:
     route, all = request.gateway.route(request.path_params["name"]), request.flag("all")
-    if not all and (error := await route.missing()) is not None:
+    if not all and (error := await route.server.missing()) is not None:
         raise error
     return JSON(model_object(request.gateway, await request.services.shared(Listing).look(), route))
 
@@ -80,7 +83,7 @@ async def model(request: Request) -> ASGIApp:
 async def start(request: Request) -> ASGIApp:
     """Starts the model's engine if need be; answers once it serves."""
     route = request.gateway.route(request.path_params["name"])
-    route.check(request.caller)
+    check(route.model, request.caller)
     await request.gateway.ready(route.model.name)
     return JSON({"id": route.model.name, "ready": True})
 
@@ -88,14 +91,14 @@ async def start(request: Request) -> ASGIApp:
 async def load(request: Request) -> ASGIApp:
     """Answers once the model is in memory."""
     route = request.gateway.route(request.path_params["name"])
-    await route.load()
+    await route.server.load()
     return JSON(_in_memory(route))
 
 
 async def unload(request: Request) -> ASGIApp:
     """Answers once the model is out of memory."""
     route = request.gateway.route(request.path_params["name"])
-    await route.unload()
+    await route.server.unload()
     return JSON(_in_memory(route))
 
 
@@ -111,7 +114,7 @@ async def ready(request: Request) -> ASGIApp:
     more than that."""
     name = request.path_params.get("name")
     route = request.gateway.route(name)
-    error = await route.readiness()
+    error = await route.server.readiness()
     engine = route.engine
     body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
     if request.scope.get(STRANGER_KEY):
@@ -131,7 +134,9 @@ class Inspections:
         """Begins with those that aren't under way."""
         for route in routes:
             if route not in self._tasks:
-                task = self._tasks[route] = asyncio.create_task(route.look(), name=f"inspect {route.model.name}")
+                task = self._tasks[route] = asyncio.create_task(
+                    route.sender.capability.look(), name=f"inspect {route.model.name}"
+                )
                 task.add_done_callback(partial(self._ended, route))
 
     def _ended(self, route: Route, task: asyncio.Task[None]) -> None:

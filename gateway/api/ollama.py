@@ -17,6 +17,7 @@ from gateway.api.streaming import LineEncoding, chat_stream, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.core.aside import aside
+from gateway.core.permission import check
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
@@ -90,10 +91,10 @@ async def _complete(request: Request, wanted: Generate) -> ASGIApp:
 async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
     """Loads the model, or unloads it if `keep_alive` is 0; needs no message and no prompt."""
     route, kept = _route(request.gateway, wanted.model), wanted.kept_seconds
-    route.check(request.caller)
+    check(route.model, request.caller)
     ours = route.engine is not None or route.model.runtime == "ollama"
     if ours and _decides(request):
-        await route.load(kept)
+        await route.server.load(kept)
     elif ours and kept == 0:
         raise ProviderAuthentication(
             "to unload a model, an API key needs the scope operations", code="insufficient_scope", status=403
@@ -175,7 +176,7 @@ def _stay(engine: Engine | None) -> dict[str, Any]:
 async def show(request: Request) -> ASGIApp:
     wanted = Named.parse(await request.body())
     route = request.gateway.route(plain_name(wanted.model or wanted.name))
-    if (error := await route.missing()) is not None:
+    if (error := await route.server.missing()) is not None:
         raise error
     model, entry = route.model, _entry(await request.services.shared(Listing).look(), route.model)
     able = [known for name, known in CAPABILITIES.items() if name in model.capabilities]

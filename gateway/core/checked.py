@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from gateway.core.run import Asked, Asker, Run
+from gateway.core.run import Asker, Run
+from gateway.core.sender import Asked
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.observe.request_log import outcome_of
 from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, ends
@@ -118,8 +119,8 @@ class CheckedRun(Run):
         attempt, original = self._attempt, self._original
         again = original.continued(check.again(message, fault))
         if self._request.by_format:
-            self._route.learn_format(forces=False)
-        again.by_format = check.constraint.kind == "call" and self._route.may_force_calls()
+            self._route.sender.learn_format(forces=False)
+        again.by_format = check.constraint.kind == "call" and self._route.sender.may_force_calls()
         self._request = again
         original.progress = lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {again.progress()}"
         try:
@@ -128,7 +129,7 @@ class CheckedRun(Run):
             if not again.by_format:
                 raise
             # A server that doesn't know the field.
-            self._route.learn_format(forces=False)
+            self._route.sender.learn_format(forces=False)
             again.by_format = False
             await self._ask(again)
 
@@ -136,7 +137,7 @@ class CheckedRun(Run):
         self._given = True
         # Unmarked: the call stood in the text, as the format wants it.
         if self._request.by_format and "unmarked" in self.answer.mended:
-            self._route.learn_format(forces=True)
+            self._route.sender.learn_format(forces=True)
 
     def _unmet(self, check: Check, fault: str) -> GatewayError:
         error = check.unmet(fault, self._attempt)

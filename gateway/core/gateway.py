@@ -12,6 +12,7 @@ from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.aside import aside
 from gateway.core.fallbacks import open_with_fallbacks
+from gateway.core.permission import check, tier_of
 from gateway.core.pool import EnginePool
 from gateway.core.route import Route
 from gateway.core.run import Run
@@ -163,7 +164,7 @@ class Gateway:
         route = self.route(name)
         engine = route.engine
         if engine is None:
-            await (await route.backend()).ready()
+            await (await route.server.backend()).ready()
             return
         backend = await engine.join()
         try:
@@ -183,8 +184,8 @@ class Gateway:
                     request.tier = "default"
                 return route.open(request)
         model = route.model
-        route.check(request.caller)
-        request.tier = route.tier(request.caller, request.model, request.tier)
+        check(model, request.caller)
+        request.tier = tier_of(model, request.caller, request.model, request.tier)
         if model.retries or model.fallbacks:
             return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
         return route.open_in_turn(request)
@@ -192,7 +193,7 @@ class Gateway:
     async def count_tokens(self, request: ChatRequest) -> TokenCount:
         """The length of the request's prompt; an estimate if the engine can't tell."""
         route = self.route(request.model)
-        route.check(request.caller)
+        check(route.model, request.caller)
         found = await route.count_tokens(request)
         if found is not None:
             return TokenCount(found, True)
@@ -245,6 +246,6 @@ async def _load_all(routes: Iterable[Route]) -> None:
     """Loads one after the other. If a model can't be loaded now, its first request loads it."""
     for route in routes:
         try:
-            await route.load()
+            await route.server.load()
         except GatewayError as error:
             log.warning("not preloaded: %s", error)

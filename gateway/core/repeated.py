@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from copy import copy
 from typing import Any
 
-from gateway.core.run import Asked, Asker, Run
+from gateway.core.run import Asker, Run
+from gateway.core.sender import Asked
 from gateway.request.repeats import Call, answered, calls_in
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.sse import Sink
@@ -15,7 +16,7 @@ from gateway.wire.sse import Sink
 class RepeatedRun(Run):
     """Asks once more, without calls, if the first thing that the answer does is to repeat a call.
 
-    An answer that begins with text or reasoning passes at once. Calls of a stream come complete here: `Route` holds
+    An answer that begins with text or reasoning passes at once. Calls of a stream come complete here: `Sender` holds
     them back.
     """
 

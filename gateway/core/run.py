@@ -7,14 +7,13 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from gateway.answer.normalize import Answer, EngineError
-from gateway.backends import Backend, Reply
+from gateway.answer.normalize import EngineError
 from gateway.config import Model
 from gateway.core.aside import aside
+from gateway.core.sender import Asked, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
-from gateway.request.checks import Enforced
 from gateway.request.token_estimate import estimate
 from gateway.schema.pool import Threads
 from gateway.wire.chat import ChatRequest, rank_of
@@ -23,9 +22,6 @@ from gateway.wire.sse import Sink
 if TYPE_CHECKING:
     from gateway.engines import Engine
 
-Asked = tuple[Reply, Answer, Backend, Enforced | None]
-"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
-
 
 class Asker(Protocol):
     """What a run needs from its route."""
@@ -33,6 +29,7 @@ class Asker(Protocol):
     model: Model
     engine: Engine | None
     schemas: Threads
+    sender: Sender
 
     def ask(self, request: ChatRequest) -> Awaitable[Asked]:
         """Sends the request once more."""
@@ -40,14 +37,6 @@ class Asker(Protocol):
 
     def ended(self, run: Run) -> None:
         """Books a closed run."""
-        ...
-
-    def may_force_calls(self) -> bool:
-        """Whether it isn't known yet that `response_format` doesn't force calls of the model."""
-        ...
-
-    def learn_format(self, *, forces: bool) -> None:
-        """Notes whether `response_format` has forced a call."""
         ...
 
 

@@ -10,7 +10,8 @@ from gateway.backends import Backend
 from gateway.config import Model
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
-from gateway.core.run import Asked, Run
+from gateway.core.run import Run
+from gateway.core.sender import Asked
 from gateway.observe.request_log import Row
 from gateway.observe.traces import Event, Note, Traces, head_lines
 from gateway.upstream import trace
@@ -62,7 +63,7 @@ class TracedRoute(Route):
         note, engine = _current.get(), self.engine
         if note is None or engine is None or (engine.accepting is not None and not engine.queue):
             return await super().ask(request)
-        waits_for, starts, since = engine.waits_for or engine.state, engine.starts, monotonic()
+        waits_for, starts, since = engine.waits_for or engine.state, engine.launcher.starts, monotonic()
         note.events.append(Event("queue.entered", since, {"ctxgate.waits_for": waits_for}))
         try:
             return await super().ask(request)
@@ -71,7 +72,7 @@ class TracedRoute(Route):
 
     def _waited(self, starts: int, since: float) -> list[Event]:
         engine = self.engine
-        if engine is None or engine.starts == starts:
+        if engine is None or engine.launcher.starts == starts:
             return []
         return [
             Event("engine.started", max(engine.entered, since), {"ctxgate.load_seconds": engine.load_seconds or 0.0})

@@ -1,7 +1,8 @@
 """One engine: its process, its state and the requests that wait for it.
 
-Each part can be read alone: `lifecycle` and `states` hold the state, `request_queue` the requests, `launch`, `spawn`
-and `supervisor` the process. `Engine` ties them together. A request comes in through `join`, which starts the engine if
+Each part can be read alone: `lifecycle` and `states` hold the state, `request_queue` the requests that wait, `places`
+those that are answered, `launcher` the start of a process, `failures` its pauses, `supervisor` the running process.
+`Engine` ties them together. A request comes in through `join`, which starts the engine if
 need be, and goes out through `leave`. All of it runs in the event loop and decides without waiting, so callers can't
 race.
 """
@@ -12,50 +13,34 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
-from weakref import WeakSet
 
-from msgspec.structs import replace
-
-from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.backends.base import Flexible
-from gateway.config import Model, Prompts
-from gateway.config.hidden import hider
-from gateway.engines import memory
-from gateway.engines.launch import adopted, cure, last_words, launched, listens, weights_missing
+from gateway.config import Model
+from gateway.engines.failures import Failures
+from gateway.engines.launch import last_words
+from gateway.engines.launcher import Launcher, ending
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.machine import this_machine
-from gateway.engines.memory import Footprint, Usage
+from gateway.engines.memory import Footprint
+from gateway.engines.places import Places
 from gateway.engines.process import Process
-from gateway.engines.recipe import Machine, Recipe, slots
-from gateway.engines.request_queue import RequestQueue, Running, Ticket, put_aside
+from gateway.engines.recipe import Machine, slots
+from gateway.engines.request_queue import RequestQueue, Ticket
 from gateway.engines.residency import Residency
 from gateway.engines.seat import EngineSeat
-from gateway.engines.snapshot import EngineSnapshot
-from gateway.engines.spawn import spawn
+from gateway.engines.snapshot import EngineSnapshot, progress_of, snapshot_of
 from gateway.engines.states import Event, State
 from gateway.engines.supervisor import Supervisor, unloads_in
-from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
+from gateway.engines.usage import UsageSampler
+from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.wire.chat import DEFAULT, FLEX
 from gateway.wire.progress import Progress, Waiting
-
-if TYPE_CHECKING:
-    from gateway.prompts.live import LivePrompts
 
 log = logging.getLogger("ctxgate")
 
 DEATH_SECONDS = 1.0
 """The most time between the closing of an engine's socket and the end of its process."""
-BACK_OFF = Backoff(0.25, 60.0)
-"""Pauses after the second failure in a row and later ones. After the first, the engine starts again at once."""
-WAITED_SECONDS = 5.0
-"""Requests wait for a back-off of up to this length; during a longer one, they get the failure at once."""
-PLACE_SECONDS = 5.0
-"""How long a request waits for the slot of a flex answer before it waits in the engine's own queue."""
-USAGE_SECONDS = 0.25
-"""How old the memory figure in `status` and `loaded` may be: each measurement takes milliseconds."""
 
 
 class Engine:
@@ -66,19 +51,11 @@ class Engine:
     None: one of its own. grace: seconds between SIGTERM and SIGKILL.
     """
 
-    _alive: ClassVar[WeakSet[Engine]] = WeakSet()
-    """Engines of this process, whose ports must not be mistaken for those of a user's own server."""
-
     failure: GatewayError | None = None
     """Why the state is failed."""
     backend: Backend | None = None
     """Sends requests to the engine; None unless a request may go to it at once, whatever its service tier. While flex
     answers could give way, all others come by `join`, too."""
-    in_flight = 0
-    """Requests between `join` and `leave`."""
-    flex_in_flight = 0
-    put_asides = 0
-    """Flex answers that were put aside since the gateway started."""
     keep_alive: float | None = None
     """Seconds without a request until it ends, as last set by a client; None: as configured."""
     gpu_seen: int | None = None
@@ -86,25 +63,10 @@ class Engine:
     load_seconds: float | None = None
     pauses = False
     """See `gateway.engines.admission.Resident`."""
-    starts = 0
     crashes = 0
-    _coming = 0
-    """Requests for which slots are being freed."""
-    _last_rank = DEFAULT
-    """The rank of the request that left last."""
-    _failures_in_a_row = 0
-    _not_before = 0.0
-    _address: Address | None = None
+    running_at: Address | None = None
+    """Where its process, or the user's own server, answers."""
     _backend: Backend | None = None
-    _process: Process | None = None
-    _plan: Recipe | None = None
-    """What started the last process; None if the server isn't ours."""
-    _prompts: LivePrompts | None = None
-    """The prompts of the last process, if it can save them."""
-    _prompt_folder: Path | None = None
-    _cache_ram: int | None = None
-    """Bytes of `held` for prompts beside its slots."""
-    _usage_seen: tuple[float, Usage | None] = (0.0, None)
     _phase: Waiting | None = None
     """What the start in progress waits for."""
     _doubted = False
@@ -133,13 +95,11 @@ class Engine:
         self.queue = RequestQueue()
         self.held = Footprint()
         """Its share of the budget while it is in memory."""
-        self.idle_since = time.monotonic()
-        self._fixed = fixed
-        self._machine = machine
-        self._grace = grace
+        self.places = Places()
+        self.launcher = Launcher(self.residency, fixed, machine, grace)
+        self.failures = Failures()
+        self.usage = UsageSampler()
         self._lifecycle = Lifecycle()
-        self._flexible: dict[Flexible, EngineSeat] = {}
-        """Answers in flight that may give way."""
 
     # What others see
 
@@ -159,7 +119,7 @@ class Engine:
     @property
     def address(self) -> Address | None:
         """Where the engine answers; None unless it takes requests."""
-        return self._address if self.accepting is not None else None
+        return self.running_at if self.accepting is not None else None
 
     @property
     def accepting(self) -> Backend | None:
@@ -174,15 +134,21 @@ class Engine:
     @property
     def pid(self) -> int | None:
         """Process id of the engine; None if it doesn't run or isn't ours."""
-        process = self._process
-        return process.pid if process is not None and process.returncode is None else None
+        return self.launcher.pid
+
+    @property
+    def in_flight(self) -> int:
+        """Requests between `join` and `leave`."""
+        return self.places.in_flight
+
+    @property
+    def idle_since(self) -> float:
+        return self.places.idle_since
 
     @property
     def rank(self) -> int:
-        """The best of the requests in flight or, if it is idle, of the last one; see `admission`."""
-        if self.in_flight:
-            return FLEX if self.in_flight == self.flex_in_flight else DEFAULT
-        return self._last_rank
+        """See `Places.rank`."""
+        return self.places.rank
 
     @property
     def urgency(self) -> tuple[int, float] | None:
@@ -200,56 +166,12 @@ class Engine:
             return "place" if self.queue else None
         return self._phase
 
-    @property
-    def _held_by(self) -> tuple[str, ...]:
-        """The models that hold the memory for which its requests wait."""
-        return self.residency.waits_for.get(self, ()) if self.waits_for == "memory" else ()
-
-    def loaded(self) -> float | None:
-        """The part of its memory that a starting engine has filled, 0 to 1; None if unknown."""
-        expected = self.held.ram + self.held.gpu
-        if self.state != "starting" or not expected:
-            return None
-        usage = self._usage()
-        return min(0.99, usage.resident / expected) if usage is not None else None
-
     def progress(self, key: object) -> Progress | None:
         """The progress of the request that joined with `key`; None once it no longer waits."""
-        place = self.queue.place(key)
-        if place is None:
-            return None
-        waited = self.queue.waited(key)
-        return Progress(self.waits_for or "load", place, len(self.queue), self.loaded(), waited, self._held_by)
+        return progress_of(self, key)
 
     def status(self) -> EngineSnapshot:
-        usage = self._usage()
-        now = time.monotonic()
-        return EngineSnapshot(
-            name=self.name,
-            state=self.state,
-            pid=self.pid,
-            address=str(self._address) if self._address is not None else None,
-            in_flight=self.in_flight,
-            waiting=len(self.queue),
-            waiting_tiers=self.queue.tiers,
-            put_aside=self.queue.begun,
-            waits_for=self.waits_for if self.queue else None,
-            waited=max(0.0, now - self.queue.since),
-            held_by=self._held_by if self.queue else (),
-            loaded=self.loaded(),
-            resident_bytes=usage.resident if usage is not None else 0,
-            gpu_bytes=self.held.gpu,
-            gpu_seen_bytes=self.gpu_seen,
-            expected_bytes=self.held.ram + self.held.gpu or None,
-            since=now - self.entered,
-            idle_seconds=0.0 if self.in_flight else now - self.idle_since,
-            load_seconds=self.load_seconds,
-            starts=self.starts,
-            crashes=self.crashes,
-            pinned=self.model.residence.pinned,
-            failure=str(self.failure) if self.failure is not None else None,
-            note=self._plan.note if self._plan is not None else None,
-        )
+        return snapshot_of(self)
 
     def on_change(self, watcher: Callable[[Engine], None]) -> None:
         """Calls `watcher` after each change of the state. It must not wait or raise."""
@@ -260,32 +182,12 @@ class Engine:
         return unloads_in(self)
 
     async def missing(self) -> WeightsMissing | None:
-        """Why no request can be answered: the weights aren't there, and no server listens at the fixed address.
-
-        Checks again each time, in a thread; starts nothing.
-        """
-        if self._backend is not None:
-            return None
-        error = await asyncio.to_thread(weights_missing, self.model)
-        return None if error is None or await self.served_already() else error
-
-    async def served_already(self) -> bool:
-        """Whether something listens at the address that config.yaml names, which a start would use."""
-        address = self._free_fixed()
-        return address is not None and await listens(address)
+        """Why no request can be answered; None if it runs. See `Launcher.missing`."""
+        return await self.launcher.missing(self.model) if self._backend is None else None
 
     async def changed(self) -> None:
         """Waits for the next change of the state."""
         await self._lifecycle.changed()
-
-    def _usage(self) -> Usage | None:
-        pid = self.pid
-        if pid is None:
-            return None
-        now = time.monotonic()
-        if now - self._usage_seen[0] >= USAGE_SECONDS:
-            self._usage_seen = now, memory.usage(pid)
-        return self._usage_seen[1]
 
     # Requests
 
@@ -299,12 +201,12 @@ class Engine:
         no engine is installed or its port is taken. The next call tries again.
         """
         while True:
-            if (backend := self.accepting) is not None and (rank != FLEX or (not self.queue and self._places > 0)):
-                if rank != FLEX and self._places <= 0 and (going := self._put_aside(1)):
-                    await self._place_made(going)
+            if (backend := self.accepting) is not None and (rank != FLEX or (not self.queue and self._free > 0)):
+                if rank != FLEX and self._free <= 0 and (going := self._put_aside(1)):
+                    await self.places.made(going)
                     if (backend := self.accepting) is None:
                         continue
-                self.enter(rank)
+                self.places.enter(rank)
                 return backend
             if self.state != "ready" or backend is not None:
                 return await self._wait_in_queue(key, rank)
@@ -314,54 +216,35 @@ class Engine:
         """Like `join`, for a flex answer that was put aside. waited: how long it had waited before, in seconds."""
         while self.state == "ready" and self.accepting is None:
             await self._settle_doubt()
-        if (backend := self.accepting) is not None and not self.queue and self._places > 0:
-            self.enter(FLEX)
+        if (backend := self.accepting) is not None and not self.queue and self._free > 0:
+            self.places.enter(FLEX)
             return backend
         return await self._wait_in_queue(key, FLEX, waited, begun=True)
 
     def hosts(self, reply: Flexible, seat: EngineSeat) -> None:
         """Registers an answer that can be put aside for other requests."""
-        self._flexible[reply] = seat
-        reply.seated(seat)
+        self.places.host(reply, seat)
         self.backend = None
         if self.state == "draining" and self._recallable:
             self._put_aside(self.in_flight)
 
-    def _put_aside(self, places: int) -> list[asyncio.Task[None]]:
-        """Frees slots by putting flex answers aside, as many as possible."""
-        self._flexible = {reply: seat for reply, seat in self._flexible.items() if not reply.closed}
-        running = [Running(reply, seat.waited, reply.gives_way) for reply, seat in self._flexible.items()]
-        chosen = put_aside(running, places, self.residency.limits.flex_max_wait_seconds)
-        self.put_asides += len(chosen)
-        return [reply.put_aside() for reply in self._flexible if reply in chosen]
-
-    def _look_for_flexible(self) -> None:
-        """Looks for answers that can give way, after a request has left."""
-        self._flexible = {reply: seat for reply, seat in self._flexible.items() if reply.gives_way}
-        if self.accepting is not None:
-            self._served = True
-            self._serve()
-
-    async def _place_made(self, going: list[asyncio.Task[None]]) -> None:
-        self._coming += 1
-        try:
-            await asyncio.wait(going, timeout=PLACE_SECONDS)
-        finally:
-            self._coming -= 1
+    def _put_aside(self, count: int) -> list[asyncio.Task[None]]:
+        return self.places.put_aside(count, self.residency.limits.flex_max_wait_seconds)
 
     def leave(self, rank: int = DEFAULT) -> None:
         """Counts a request out that has joined with this rank."""
-        self.in_flight -= 1
-        self.flex_in_flight -= rank == FLEX
-        self._last_rank = rank
+        places = self.places
+        places.leave(rank)
         if self.backend is not None:
             self._served = True
             if self.queue:
                 self._serve()
-        elif self._flexible:
-            self._look_for_flexible()
-        if not self.in_flight:
-            self.idle_since = time.monotonic()
+        elif places.flexible:
+            places.forget_rigid()
+            if self.accepting is not None:
+                self._served = True
+                self._serve()
+        if not places.in_flight:
             if self.state == "draining":
                 self._end()
             elif self.residency.short:
@@ -370,7 +253,7 @@ class Engine:
     async def ensure(self) -> Address:
         """Starts the engine if need be and returns its address. Raises what `join` raises."""
         await self.join()
-        address = self._address
+        address = self.running_at
         self.leave()
         assert address is not None
         return address
@@ -384,17 +267,16 @@ class Engine:
                 self._start()
 
     @property
-    def _places(self) -> int:
+    def _free(self) -> int:
         """The number of free slots."""
-        return slots(self.model) - self.in_flight - self._coming
+        return self.places.free(slots(self.model))
 
     def _offer(self) -> None:
-        self.backend = None if self._flexible else self.accepting
+        self.backend = None if self.places.flexible else self.accepting
 
     def enter(self, rank: int) -> None:
         """Counts a request that doesn't have to wait."""
-        self.in_flight += 1
-        self.flex_in_flight += rank == FLEX
+        self.places.enter(rank)
 
     async def _wait_in_queue(self, key: object, rank: int, waited: float = 0.0, *, begun: bool = False) -> Backend:
         limits = self.residency.limits
@@ -443,18 +325,18 @@ class Engine:
     def _serve(self) -> None:
         assert self._backend is not None
         self._offer()
-        for ticket in self.queue.serve(self._backend, self._places):
-            self.enter(ticket.rank)
+        for ticket in self.queue.serve(self._backend, self._free):
+            self.places.enter(ticket.rank)
 
     async def _settle_doubt(self) -> None:
         """Finds out whether a ready engine that a request did not reach still lives."""
-        process = self._process
+        process = self.launcher.process
         if process is None:
             await self._forget()
         elif process.returncode is not None or await process.wait(DEATH_SECONDS):
             if self._watching is not None:
                 await asyncio.wait({self._watching})
-        elif self._process is process and self.state == "ready" and self._doubted:
+        elif self.launcher.process is process and self.state == "ready" and self._doubted:
             self._doubted = False
             self._serve()
 
@@ -471,7 +353,7 @@ class Engine:
         try:
             if await self._left_old_process():
                 self._phase = "back-off"
-                await self._wait_for_next_try()
+                await self.failures.wait(self.failure)
                 self._phase = "memory"
                 self._came(await self._address_of_server(since))
         except GatewayError as error:
@@ -500,33 +382,12 @@ class Engine:
             await (self._settle_doubt() if self.state == "ready" else self.changed())
         return True
 
-    async def _wait_for_next_try(self) -> None:
-        """Raises the last failure if the back-off takes long."""
-        left = self._not_before - time.monotonic()
-        failure = self.failure
-        if left > WAITED_SECONDS and failure is not None:
-            raise type(failure)(
-                failure.message, code=failure.code, retry_after=left, status=failure.status, details=failure.details
-            )
-        if left > 0:
-            await asyncio.sleep(left)
-
     async def _address_of_server(self, since: float) -> Address:
         """Where a server answers: the user's own at the fixed address, else one that is started once memory is free."""
-        address = self._free_fixed()
-        if address is not None and await adopted(self.model, address):
-            self._process = self._plan = None
+        if (address := await self.launcher.adopt(self.model)) is not None:
             self._lifecycle.to("admit")
             return address
-        if (error := await asyncio.to_thread(weights_missing, self.model)) is not None:
-            raise error
-        saved = self.residency.prompts
-        self._prompt_folder = await saved.ready() if saved is not None else None
-        self._cache_ram = await self.residency.cache_ram(self.model)
-        await self.residency.admit(self, since)
-        free = self._free_fixed()
-        port = free.port if free is not None else None
-        return await launched(self.model, self._fit_machine, port, self._spawn)
+        return await self.launcher.launch(self, since)
 
     def admitted(self, footprint: Footprint) -> None:
         """Called when `residency` has granted the memory: the engine starts."""
@@ -534,91 +395,32 @@ class Engine:
         self.failure = None
         self._lifecycle.to("admit")
 
-    async def _spawn(self, recipe: Recipe) -> Process:
-        residency = self.residency
-        from gateway.engines import prompts  # the gateway's start needn't wait for it
-
-        self._prompts = await prompts.live(self.model, recipe, residency.prompts)
-        process = await spawn(
-            self.name,
-            recipe,
-            state_dir=residency.state_dir,
-            pid_files=residency.pid_files,
-            grace=self._grace,
-            hide=hider(self.model.secrets),
-        )
-        process.on_end(lambda: self._check_fitness(process, recipe))
-        self._process = process
-        self._plan = recipe
-        self._usage_seen = (0.0, None)
-        self.starts += 1
-        self._alive.add(self)
-        return process
-
-    def _check_fitness(self, process: Process, recipe: Recipe) -> None:
-        """Remembers a program that was built for another processor, and logs that once."""
-        program = recipe.argv[0]
-        if process.illegal_instruction and program not in self.residency.unfit:
-            self.residency.unfit.add(program)
-            log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
-
-    def _fit_machine(self) -> Machine:
-        saved = self.residency.prompts
-        return replace(
-            self._machine(),
-            unfit=frozenset(self.residency.unfit),
-            prompts=self._prompt_folder,
-            saving=saved.settings if saved is not None else Prompts(),
-            cache_ram=self._cache_ram,
-            gpu_need=self.held.gpu,
-        )
-
     def _came(self, address: Address) -> None:
         """The server answers."""
-        self._address = address
-        self._backend = self._load_backend(address)
+        self.running_at = address
+        self._backend = self.launcher.backend(self.model, address)
         self._served = False
         self.load_seconds = time.monotonic() - self.entered
-        self.idle_since = time.monotonic()
+        self.places.rest()
         self._lifecycle.to("came")
-        if self._process is not None:
-            self._watching = asyncio.create_task(self._watch(self._process), name=f"watch {self.name}")
+        if (process := self.launcher.process) is not None:
+            self._watching = asyncio.create_task(self._watch(process), name=f"watch {self.name}")
         self._serve()
         if self.residency.short:
             self.residency.schedule()
-
-    def _load_backend(self, address: Address) -> Backend:
-        backend = backends.load(self.model.runtime)(self.model, address)
-        if self._process is not None and self._prompts is not None:
-            backend.keep_prompts(self._prompts)
-        return backend
 
     async def _broke(self, error: GatewayError) -> None:
         """The start failed."""
         if self.state not in ("starting", "stopped", "failed"):
             return
         if self.state == "starting":
-            self._back_off()
-            if self._process is not None:
+            self.failures.add()
+            if self.launcher.process is not None:
                 # It runs if it answers but its backend can't be made.
-                await self._process.stop()
+                await self.launcher.process.stop()
         self.failure = error
         await self._gone("broke")
         self.queue.turn_away(error)
-
-    def _back_off(self) -> None:
-        """Counts a failure, and postpones the next start."""
-        self._failures_in_a_row += 1
-        self._not_before = time.monotonic() + BACK_OFF.delay(self._failures_in_a_row - 1)
-
-    def _free_fixed(self) -> Address | None:
-        """The address that config.yaml names, unless another engine of this gateway holds its port."""
-        fixed = self._fixed
-        if fixed is None:
-            return None
-        others = (engine._address for engine in self._alive if engine is not self)
-        taken = any(address is not None and address.port == fixed.port for address in others)
-        return None if taken else fixed
 
     # Running
 
@@ -642,8 +444,8 @@ class Engine:
         self.model = model
         if self._backend is None:
             return None
-        assert self._address is not None
-        before, self._backend = self._backend, self._load_backend(self._address)
+        assert self.running_at is not None
+        before, self._backend = self._backend, self.launcher.backend(model, self.running_at)
         self._offer()
         return before
 
@@ -665,7 +467,7 @@ class Engine:
         if not self.in_flight:
             self._end()
             return
-        if recallable and self._flexible:
+        if recallable and self.places.flexible:
             self._put_aside(self.in_flight)
         loop = asyncio.get_running_loop()
         self._drain_timer = loop.call_later(self.residency.limits.drain_timeout_seconds, self._end)
@@ -730,11 +532,11 @@ class Engine:
                 await asyncio.wait({starting})
             if self._watching is not None:
                 self._watching.cancel()
-            if self._process is not None:
+            if (process := self.launcher.process) is not None:
                 try:
                     await asyncio.gather(self.measure(with_gpu=False), self._save_prompts())
                 finally:
-                    await self._process.stop()
+                    await process.stop()
         finally:
             self._stopping = None
             await self._gone("gone")
@@ -754,11 +556,10 @@ class Engine:
         """The process ended by itself, or was killed because it was stuck."""
         self.crashes += 1
         if self._served:
-            self._failures_in_a_row = 0
-        self._back_off()
-        assert self._plan is not None
-        ended = f"{process.ending()}{cure(process, self._plan)}"
-        what = f"{stuck}, and was ended" if stuck is not None else ended
+            self.failures.forget()
+        self.failures.add()
+        assert self.launcher.plan is not None
+        what = f"{stuck}, and was ended" if stuck is not None else ending(process, self.launcher.plan)
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         in_use = self.in_flight > 0
         await self._gone("broke")
@@ -771,11 +572,11 @@ class Engine:
     async def _gone(self, event: Event) -> None:
         """No process of ours runs any more."""
         backend, self._backend = self._backend, None
-        self.backend = self._address = self._watching = None
+        self.backend = self.running_at = self._watching = None
         self._doubted = False
-        self._flexible.clear()
+        self.places.gone()
+        self.launcher.gone()
         self._cancel_drain_timer()
-        self._alive.discard(self)
         self.held = Footprint()
         self.gpu_seen = None
         if not self.queue:

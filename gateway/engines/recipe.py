@@ -273,7 +273,7 @@ def _llama_cpp_python(model: Model, machine: Machine, port: int | None) -> Recip
         ("--interrupt_requests", "false"),
     )
     argv = [machine.python, "-P", "-m", "llama_cpp.server", *options]
-    cure = "install it again with CMAKE_ARGS=-DGGML_NATIVE=OFF; see docs/engines.md"
+    cure = "install it again with CMAKE_ARGS=-DGGML_NATIVE=OFF; see docs/engine-reference.md"
     return _built(model, machine, "llama_cpp.server", argv, port, cure=cure)
 
 

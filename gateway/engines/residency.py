@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from gateway.backends import Address
 from gateway.config import Engines, Model
 from gateway.engines import admission, memory, recipe
 from gateway.engines.admission import Plan, Resident, Snapshot
@@ -31,14 +32,16 @@ class Loadable(Protocol):
     model: Model
     held: Footprint
     gpu_seen: int | None
-    in_flight: int
-    idle_since: float
     load_seconds: float | None
     pauses: bool
     """See `admission.Resident`; this module sets it."""
 
     @property
     def state(self) -> State: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def idle_since(self) -> float: ...
     @property
     def entered(self) -> float:
         """When the state began, by time.monotonic."""
@@ -102,10 +105,13 @@ class Residency:
         """Engine that waits for memory → names of the models that hold the memory."""
         self.unfit: set[str] = set()
         """Programs that SIGILL killed: they were built for another processor. Engines start others if they can."""
+        self._ports: dict[object, int | None] = {}
+        """Engine → the port at which its process answers."""
         self._machine_budget = budget
         self._machine: Budget | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._scheduling = self._again = False
+        self._wanted_plans = 0
+        """Calls of `schedule` since a running one began."""
 
     async def open(self) -> None:
         """Ends the engines that a killed gateway left behind."""
@@ -140,6 +146,17 @@ class Residency:
         if engine in self.residents:
             self.residents.remove(engine)
 
+    def holds_port(self, owner: object, address: Address | None) -> None:
+        """The process of `owner` answers there; None: it has ended."""
+        if address is None:
+            self._ports.pop(owner, None)
+        else:
+            self._ports[owner] = address.port
+
+    def ports_but(self, owner: object) -> set[int | None]:
+        """The ports of all engines but `owner`'s, which must not be mistaken for those of a user's own server."""
+        return {port for each, port in self._ports.items() if each is not owner}
+
     async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool) -> None:
         """Measures the memory of `engine`'s process; if it is more than planned, others may have to give way.
 
@@ -169,18 +186,16 @@ class Residency:
 
     def schedule(self) -> None:
         """Plans again and carries the plan out. Call it after any change."""
-        if self._scheduling:
-            # What the plan does to an engine can be such a change.
-            self._again = True
-            return
-        self._scheduling = True
+        self._wanted_plans += 1
+        if self._wanted_plans > 1:
+            return  # what a plan does to an engine is such a change, and the loop below makes another one
         try:
-            self._again = True
-            while self._again:
-                self._again = False
+            made = 0
+            while made < self._wanted_plans:
+                made = self._wanted_plans
                 self._schedule()
         finally:
-            self._scheduling = False
+            self._wanted_plans = 0
 
     def close(self) -> None:
         if self._timer is not None:

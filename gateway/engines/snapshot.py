@@ -2,11 +2,47 @@
 
 from __future__ import annotations
 
+import time
+from typing import Protocol
+
 from msgspec import Struct
 
+from gateway.backends import Address
+from gateway.config import Model
+from gateway.engines.launcher import Launcher
+from gateway.engines.memory import Footprint
+from gateway.engines.places import Places
+from gateway.engines.request_queue import RequestQueue
+from gateway.engines.residency import Residency
 from gateway.engines.states import State
+from gateway.engines.usage import UsageSampler
+from gateway.errors import GatewayError
 from gateway.wire.chat import Tier
-from gateway.wire.progress import Waiting
+from gateway.wire.progress import Progress, Waiting
+
+
+class Shown(Protocol):
+    """An engine as this module sees it; `gateway.engines.engine.Engine` is one."""
+
+    model: Model
+    residency: Residency
+    launcher: Launcher
+    places: Places
+    queue: RequestQueue
+    usage: UsageSampler
+    held: Footprint
+    gpu_seen: int | None
+    load_seconds: float | None
+    crashes: int
+    failure: GatewayError | None
+    running_at: Address | None
+
+    @property
+    def state(self) -> State: ...
+    @property
+    def entered(self) -> float: ...
+    @property
+    def waits_for(self) -> Waiting | None: ...
 
 
 class EngineSnapshot(Struct, frozen=True):
@@ -47,3 +83,57 @@ class EngineSnapshot(Struct, frozen=True):
     pinned: bool
     failure: str | None
     note: str | None
+
+
+def snapshot_of(engine: Shown) -> EngineSnapshot:
+    launcher, places, queue, now = engine.launcher, engine.places, engine.queue, time.monotonic()
+    usage = engine.usage.of(launcher.pid)
+    return EngineSnapshot(
+        name=engine.model.name,
+        state=engine.state,
+        pid=launcher.pid,
+        address=str(engine.running_at) if engine.running_at is not None else None,
+        in_flight=places.in_flight,
+        waiting=len(queue),
+        waiting_tiers=queue.tiers,
+        put_aside=queue.begun,
+        waits_for=engine.waits_for if queue else None,
+        waited=max(0.0, now - queue.since),
+        held_by=_held_by(engine) if queue else (),
+        loaded=loaded(engine),
+        resident_bytes=usage.resident if usage is not None else 0,
+        gpu_bytes=engine.held.gpu,
+        gpu_seen_bytes=engine.gpu_seen,
+        expected_bytes=engine.held.ram + engine.held.gpu or None,
+        since=now - engine.entered,
+        idle_seconds=0.0 if places.in_flight else now - places.idle_since,
+        load_seconds=engine.load_seconds,
+        starts=launcher.starts,
+        crashes=engine.crashes,
+        pinned=engine.model.residence.pinned,
+        failure=str(engine.failure) if engine.failure is not None else None,
+        note=launcher.plan.note if launcher.plan is not None else None,
+    )
+
+
+def progress_of(engine: Shown, key: object) -> Progress | None:
+    """The progress of the request that joined with `key`; None once it no longer waits."""
+    place = engine.queue.place(key)
+    if place is None:
+        return None
+    waited = engine.queue.waited(key)
+    return Progress(engine.waits_for or "load", place, len(engine.queue), loaded(engine), waited, _held_by(engine))
+
+
+def loaded(engine: Shown) -> float | None:
+    """The part of its memory that a starting engine has filled, 0 to 1; None if unknown."""
+    expected = engine.held.ram + engine.held.gpu
+    if engine.state != "starting" or not expected:
+        return None
+    usage = engine.usage.of(engine.launcher.pid)
+    return min(0.99, usage.resident / expected) if usage is not None else None
+
+
+def _held_by(engine: Shown) -> tuple[str, ...]:
+    """The models that hold the memory for which its requests wait."""
+    return engine.residency.waits_for.get(engine, ()) if engine.waits_for == "memory" else ()

@@ -31,9 +31,12 @@ class Supervised(Protocol):
     """An engine as its supervisor sees it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
-    in_flight: int
-    idle_since: float
     keep_alive: float | None
+
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def idle_since(self) -> float: ...
 
     @property
     def current_backend(self) -> Backend | None:

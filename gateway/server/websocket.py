@@ -109,6 +109,8 @@ class WebSocket(WebSocketsSansIOProtocol):
             self._fail(CloseCode.POLICY_VIOLATION, "too many frames for what they hold")
         else:
             super().handle_events()
+            for frame in frames:
+                frame.data = b""  # the parser keeps the last one, which may be large, until another comes
 
     def _fail(self, code: CloseCode, why: str = "") -> None:
         if self.conn.close_sent is None:

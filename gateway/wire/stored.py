@@ -23,6 +23,10 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
 
 def page(found: list[dict[str, Any]], limit: int) -> dict[str, Any]:
     """A list of at most `limit` objects. found: these, and at least one more if there are more."""
-    shown = found[:limit]
+    return listed(found[:limit], more=len(found) > limit)
+
+
+def listed(shown: list[dict[str, Any]], *, more: bool) -> dict[str, Any]:
+    """A list of these objects. more: it goes on."""
     ends = {"first_id": shown[0].get("id") if shown else None, "last_id": shown[-1].get("id") if shown else None}
-    return {"object": "list", "data": shown, **ends, "has_more": len(found) > limit}
+    return {"object": "list", "data": shown, **ends, "has_more": more}

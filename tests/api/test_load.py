@@ -144,7 +144,7 @@ async def test_preload_of_a_changed_file(test_model: Path, tmp_path: Path) -> No
     async with Gateway(config) as gateway:
         first = await loaded(gateway, replace(tiny, residence=Residence(preload=True)))
         assert await loaded(gateway, replace(tiny, residence=Residence(preload=True, pinned=True))) is first
-        assert first.starts == 1
+        assert first.launcher.starts == 1
         second = await loaded(gateway, replace(tiny, context_window=256, residence=Residence(preload=True)))
         assert second is not first
 

@@ -194,8 +194,8 @@ async def test_a_server_at_the_fixed_port_needs_no_weights(tmp_path: Path) -> No
         async with Gateway(config) as gateway:
             seen = await listing.look(gateway)
             assert [route.model.name for route in seen.listed(all=False)] == ["there", "elsewhere"]
-            assert await gateway.routes["there"].missing() is None
-            assert await gateway.routes["here"].missing() is not None
+            assert await gateway.routes["there"].server.missing() is None
+            assert await gateway.routes["here"].server.missing() is not None
 
 
 def test_lists_share_one_look_in_a_thread_of_its_own(client: httpx.Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,11 +90,11 @@ async def soon(true: Callable[[], object]) -> None:
 
 
 def backend(gateway: Gateway) -> Any:
-    return gateway.routes["m"]._backend
+    return gateway.routes["m"].server.external
 
 
 async def knows(gateway: Gateway, count: int) -> None:
-    await soon(lambda: len(gateway.routes["m"].replicas()) == count)
+    await soon(lambda: len(gateway.routes["m"].server.replicas()) == count)
 
 
 async def test_a_request_waits_for_the_first_engine_and_carries_the_key(store: Store) -> None:

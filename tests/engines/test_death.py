@@ -40,7 +40,7 @@ async def gateway_of(model: Model, machine: Callable[[], Machine]) -> AsyncItera
     async with Gateway(config) as gateway:
         route = gateway.route(None)
         assert route.engine is not None
-        route.engine._machine = machine
+        route.engine.launcher.machine = machine
         yield gateway, route
 
 
@@ -103,8 +103,6 @@ async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path
 async def test_the_users_own_server_ends_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
     address = await users_own.ensure()
-    # What another process started; this one's bookkeeping must not know it.
-    Engine._alive.discard(users_own)
     try:
         adr = replace(model, port=address.port, base_url=str(address))
         async with gateway_of(adr, xllamacpp) as (gateway, route):

@@ -27,6 +27,7 @@ from gateway.engines.logfile import last_lines, log_path
 from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
 from gateway.engines.recipe import Machine, Recipe
+from gateway.engines.residency import Residency
 from gateway.engines.spawn import spawn
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.wire.chat import ChatRequest
@@ -302,8 +303,6 @@ async def test_a_server_already_on_the_port_is_used_and_left_alone(
 ) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as users_own:
         address = await users_own.ensure()
-        # What another process started; this one's bookkeeping must not know it.
-        Engine._alive.discard(users_own)
         engine = Engine(replace(model, port=address.port), address)
         assert await engine.ensure() == address
         assert engine.pid is None
@@ -324,7 +323,6 @@ async def test_a_free_port_gets_our_engine(model: Model, machine: Callable[[], M
 async def test_the_users_server_ends_and_ours_takes_its_port(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
     address = await users_own.ensure()
-    Engine._alive.discard(users_own)
     async with stopped(Engine(replace(model, port=address.port), address, machine=xllamacpp)) as engine:
         await engine.ensure()
         await users_own.stop()
@@ -370,8 +368,9 @@ async def test_waits_for_a_server_on_the_port_that_is_loading(model: Model) -> N
 
 async def test_two_models_with_one_port_answer_side_by_side(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     fixed = Address(port=free_port())
-    one = Engine(replace(model, name="one", port=fixed.port), fixed, machine=xllamacpp)
-    two = Engine(replace(model, name="two", port=fixed.port), fixed, machine=xllamacpp)
+    residency = Residency()
+    one = Engine(replace(model, name="one", port=fixed.port), fixed, residency=residency, machine=xllamacpp)
+    two = Engine(replace(model, name="two", port=fixed.port), fixed, residency=residency, machine=xllamacpp)
     async with stopped(one), stopped(two):
         assert await one.ensure() == fixed
         assert (await two.ensure()).port != fixed.port
@@ -412,7 +411,7 @@ async def test_an_engine_whose_backend_can_t_be_made_is_ended(model: Model) -> N
     async with stopped(Engine(own)) as engine:
         with pytest.raises(ProviderUnavailable, match="no key for it"):
             await engine.ensure()
-        assert (engine.state, engine.pid, engine.starts) == ("failed", None, 1)
+        assert (engine.state, engine.pid, engine.launcher.starts) == ("failed", None, 1)
 
 
 class Broken(LlamaCppBackend):
@@ -477,7 +476,7 @@ async def test_an_engine_that_a_request_did_not_reach_but_lives_serves_on(
         engine.lost()
         assert (engine.state, engine.address) == ("ready", None)
         assert await engine.ensure() == address
-        assert (engine.pid, engine.starts, engine.crashes) == (pid, 1, 0)
+        assert (engine.pid, engine.launcher.starts, engine.crashes) == (pid, 1, 0)
         assert engine.in_flight == 0
 
 
@@ -496,5 +495,5 @@ async def test_a_failed_engine_has_no_progress_and_no_memory(model: Model) -> No
     engine = Engine(replace(model, path=Path("/no/such.gguf")))
     await refused(engine)
     status = engine.status()
-    assert (engine.loaded(), status.resident_bytes, status.expected_bytes, status.address) == (None, 0, None, None)
+    assert (status.loaded, status.resident_bytes, status.expected_bytes, status.address) == (None, 0, None, None)
     assert engine.progress(object()) is None

@@ -56,7 +56,7 @@ async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: 
     async with real(test_model, FAST) as (port, engine):
         async with await Client.connect(port) as client:
             assert (await client.ask(chat("hi", max_tokens=1))).status == 200
-        starts = engine.starts
+        starts = engine.launcher.starts
 
         async def leave(at: int) -> None:
             async with await Client.connect(port) as client:
@@ -71,7 +71,7 @@ async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: 
         async with asyncio.timeout(PATIENCE):
             while engine.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        assert (engine.crashes, engine.starts) == (0, starts)
+        assert (engine.crashes, engine.launcher.starts) == (0, starts)
 
 
 async def on_its_loop(engine: Engine, action: Callable[[Engine], Any]) -> Any:
@@ -101,7 +101,7 @@ async def test_while_it_waits_for_others(
             await leaves(task)
             while gateway.residency.claims:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert (len(two.queue), two.in_flight, two.starts, two.state) == (0, 0, 0, "stopped")
+        assert (len(two.queue), two.in_flight, two.launcher.starts, two.state) == (0, 0, 0, "stopped")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -115,7 +115,7 @@ async def test_while_it_loads(model: Model, xllamacpp: Callable[[], Machine], tm
         assert (len(one.queue), one.in_flight) == (0, 0)
         # What is begun is ended: the next one finds it loaded.
         assert b"chat.completion" in await whole(gateway, "one")
-        assert (one.starts, one.in_flight) == (1, 0)
+        assert (one.launcher.starts, one.in_flight) == (1, 0)
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -136,7 +136,7 @@ async def test_before_the_engine_has_read_it(
         os.kill(one.pid, signal.SIGCONT)
         assert await free(one) < 400
         assert b"chat.completion" in await whole(gateway, "one")
-        assert one.starts == 1
+        assert one.launcher.starts == 1
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -163,4 +163,4 @@ async def test_while_it_writes(model: Model, xllamacpp: Callable[[], Machine], t
             await leaves(task)
         assert not one.in_flight
         assert await free(one) < 400
-        assert one.starts == 1
+        assert one.launcher.starts == 1

@@ -1,4 +1,4 @@
-"""The same requests to every engine, alone and behind ctxgate: the table in `docs/engines.md`, kept true."""
+"""The same requests to every engine, alone and behind ctxgate: the table in `docs/engine-reference.md`, kept true."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.engines.suite import CHECKS, Server, observe
 from tests.llama_server import pinned
 from tests.ports import free_port
 
-DOCS = ROOT / "docs/engines.md"
+DOCS = ROOT / "docs/engine-reference.md"
 WINDOW = 1024
 EXPECTED = {
     **dict.fromkeys(CHECKS, "ok"),
@@ -48,14 +48,14 @@ def row(alone: Row, behind: Row) -> Row:
 
 
 def held_in_docs(engine: str, seen: Row) -> None:
-    """The engine's row of the table in docs/engines.md says just that."""
+    """The engine's row of the table in docs/engine-reference.md says just that."""
     rows = [
         re.split(r"\s*\|\s*", line.strip("| \n")) for line in DOCS.read_text("utf-8").splitlines() if line[:1] == "|"
     ]
     heads = next(cells for cells in rows if cells[0] == "engine")
     written = next((cells for cells in rows if cells[0] == engine), [engine])
     line = " | ".join(["", engine, *seen.values(), ""]).strip()
-    assert dict(zip(heads[1:], written[1:], strict=False)) == seen, f"docs/engines.md should say:\n{line}"
+    assert dict(zip(heads[1:], written[1:], strict=False)) == seen, f"docs/engine-reference.md should say:\n{line}"
 
 
 def check(engine: str, alone: Server, behind: Server) -> Row:
@@ -93,9 +93,7 @@ def test_llama_server(llama_server: Path, test_model: Path, tmp_path: Path, pyte
         seen = check("llama-server", *servers)
     found = found_llama_server(pytestconfig)
     if not found.stands_in and pinned() not in found.name:
-        pytest.skip(
-            f"only clients' answers are checked: docs/engines.md speaks of {pinned()}, and this is {found.name}"
-        )
+        pytest.skip(f"only clients' answers are checked: the page speaks of {pinned()}, and this is {found.name}")
     held_in_docs("llama-server", seen)
 
 

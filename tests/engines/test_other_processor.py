@@ -59,7 +59,7 @@ async def test_the_embedded_engine_answers_and_it_is_told_once(
         assert await answers(two)
         assert (one.status().note, two.status().note) == (note(foreign), note(foreign))
         # No other start tries what can't run.
-        assert (one.starts, two.starts) == (2, 1)
+        assert (one.launcher.starts, two.launcher.starts) == (2, 1)
         assert one.status().failure is None
     said = "was killed by SIGILL: it was built for another processor; the embedded engine runs instead"
     assert [record.message for record in caplog.records] == [f"{foreign} {said}"]
@@ -68,7 +68,7 @@ async def test_the_embedded_engine_answers_and_it_is_told_once(
 async def test_callers_at_once_share_the_second_start(model: Model, machine: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=machine)) as engine:
         await asyncio.gather(*(engine.ensure() for _ in range(5)))
-        assert (engine.starts, engine.state) == (2, "ready")
+        assert (engine.launcher.starts, engine.state) == (2, "ready")
 
 
 async def test_on_a_port_that_is_given(model: Model, machine: Callable[[], Machine]) -> None:
@@ -112,7 +112,7 @@ async def test_without_the_embedded_engine(model: Model, foreign: Path) -> None:
         " pip install 'ctxgate[llama]', or put a llama-server on the PATH that runs on this processor"
     )
     assert [await failure(engine) for _ in range(2)] == [message] * 2
-    assert engine.starts == 2
+    assert engine.launcher.starts == 2
 
 
 async def test_a_command_of_the_users_own_is_not_replaced(model: Model, foreign: Path) -> None:
@@ -180,7 +180,7 @@ def test_a_program_is_only_unfit_if_sigill_kills_it(foreign: Path, tmp_path: Pat
 
 
 def test_the_rows_of_llama_server_are_run_by_a_real_one(pytestconfig: pytest.Config) -> None:
-    assert f"llama-server {pinned()}" in (ROOT / "docs/engines.md").read_text("utf-8")
+    assert f"llama-server {pinned()}" in (ROOT / "docs/engine-reference.md").read_text("utf-8")
     found = found_llama_server(pytestconfig)
     if found.refused:
         pytest.skip("; ".join(found.refused))

@@ -265,7 +265,7 @@ from gateway.engines import for_model
 async def main():
     engine = for_model(Model(name="tiny", runtime="llama.cpp", path=Path(sys.argv[1]), context_window=512))
     await engine.ensure()
-    print(json.dumps({"engine": engine.pid, "guard": engine._process._guard.pid}), flush=True)
+    print(json.dumps({"engine": engine.pid, "guard": engine.launcher.process._guard.pid}), flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())

@@ -82,7 +82,7 @@ async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> F
     On a busy machine all of it may come before anybody looks. The tests then ask again.
     """
     while not answer.done():
-        for reply in engine._flexible:
+        for reply in engine.places.flexible:
             assert isinstance(reply, FlexReply)
             if reply._told + len(reply._written) >= tokens or not reply.gives_way:
                 return reply
@@ -96,12 +96,12 @@ async def put_aside_by(
     """A flex answer that is put aside in the middle, and the run of the request that has its place."""
     engine = engine_of(gateway, "a")
     while True:
-        before = engine.put_asides
+        before = engine.places.put_asides
         answer = streamed(gateway, flex("a", text, stream=True)) if stream else whole(gateway, flex("a", text))
         task: asyncio.Task[Any] = asyncio.create_task(answer)
         await in_flight(engine, 5, task)
         run = await gateway.chat(request)
-        if engine.put_asides > before:
+        if engine.places.put_asides > before:
             return task, run
         run.close()
         await task
@@ -117,14 +117,14 @@ async def test_words_are_those_of_undisturbed_answers(
         for number in range(ANSWERS):
             text = f"Number {number}: {rolls.choice(['cats 😀', 'the weather in Oslo', 'radar', 'dogs'])}?"
             alone = await whole(gateway, flex("a", text))
-            before = engine.put_asides
-            while engine.put_asides == before:
+            before = engine.places.put_asides
+            while engine.places.put_asides == before:
                 task = asyncio.create_task(whole(gateway, flex("a", text)))
                 for at in sorted(rolls.sample(range(1, TOKENS - 5), 2)):
                     if await in_flight(engine, at, task):
                         await whole(gateway, asked("a", "Say hello.", max_tokens=3))
                 assert await task == alone, number
-        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
         assert engine.backend is not None
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
@@ -143,7 +143,7 @@ async def test_an_answer_that_lacks_only_its_end_gets_no_further_token(
             await whole(gateway, asked("a", "Say hello.", max_tokens=3))
             assert await task == alone
             written = len(reply._written) if reply is not None else 0
-        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
         await forgotten()
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
@@ -157,10 +157,10 @@ async def test_memory_is_given_away_in_the_middle(
         texts = [f"Number {number}: tell me of radars." for number in range(4)]
         alone = [await streamed(gateway, flex("a", text, stream=True)) for text in texts]
         engine = engine_of(gateway, "a")
-        while not engine.put_asides:
+        while not engine.places.put_asides:
             requests = [flex("a", text, stream=True) for text in texts]
             tasks = [asyncio.create_task(streamed(gateway, request)) for request in requests]
-            while len(engine._flexible) < 4 and not any(task.done() for task in tasks):  # noqa: ASYNC110
+            while len(engine.places.flexible) < 4 and not any(task.done() for task in tasks):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await in_flight(engine, 3, tasks[0])
             run = await gateway.chat(asked("b", max_tokens=3))
@@ -208,10 +208,10 @@ async def test_a_client_that_leaves_while_its_answer_is_aside(
         task, run = await put_aside_by(gateway, asked("a", stream=True))
         while not engine.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert (engine.in_flight, engine.flex_in_flight) == (1, 0)
+        assert (engine.in_flight, engine.places.flex) == (1, 0)
         task.cancel()
         await asyncio.wait({task})
-        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (1, 0, 0)
+        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (1, 0, 0)
         run.close()
         assert engine.in_flight == 0
         assert await whole(gateway, flex("a", "Hello."))
@@ -229,13 +229,13 @@ async def test_an_answer_that_has_waited_for_long_is_finished(
         alone = await whole(gateway, flex("a", "Hello."))
         task, run = await put_aside_by(gateway, asked("a", max_tokens=400, stream=True))
         with run:
-            while engine.flex_in_flight == 0:  # noqa: ASYNC110
+            while engine.places.flex == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert (engine.in_flight, engine.put_asides) == (2, 1)
+            assert (engine.in_flight, engine.places.put_asides) == (2, 1)
         if reply := await in_flight(engine, 6, task):
             assert reply.gives_way
             await whole(gateway, asked("a", max_tokens=2))
-        assert engine.put_asides == 1
+        assert engine.places.put_asides == 1
         assert await task == alone
 
 
@@ -258,7 +258,7 @@ async def test_what_cannot_go_on_from_its_tokens_is_finished(
         with await gateway.chat(flex("a", "Hello.", stream=True, **fields)) as run:
             await run.payloads()
             assert run.reply.flexible is None
-            assert engine_of(gateway, "a")._flexible == {}
+            assert engine_of(gateway, "a").places.flexible == {}
 
 
 async def test_nothing_is_put_aside_where_nothing_is_saved(
@@ -287,7 +287,7 @@ async def test_a_call_is_finished_first(model: Model, xllamacpp: Callable[[], Ma
                 break
         assert not reply.gives_way
         assert await whole(gateway, asked("a", max_tokens=2))
-        assert engine.put_asides == 0
+        assert engine.places.put_asides == 0
         assert calls(await task) == calls(alone)
 
 

@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import Engines, Model, Residence, Runtime
-from gateway.engines import Engine, engine
+from gateway.engines import Engine, failures
 from gateway.engines.recipe import Machine
 from gateway.errors import Backoff, ProviderModelNotLoaded
 from tests.engines.conftest import stand_still
@@ -43,7 +43,7 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
         status, body = await said(port, "/ready/tiny")
         assert status == 503
         assert "its engine is stopped; the next request starts it" in json.dumps(body["error"])
-        assert engine.starts == 0
+        assert engine.launcher.starts == 0
         async with await Client.connect(port) as client:
             assert (await client.ask(chat("hi", max_tokens=1))).status == 200
         for path in ("/ready", "/ready/tiny"):
@@ -63,19 +63,19 @@ async def test_ready_tells_the_truth_and_starts_nothing(test_model: Path) -> Non
 async def test_a_silent_engine_is_not_ready(
     model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gateway.core.route.READY_SECONDS", 30.0)
+    monkeypatch.setattr("gateway.core.model_server.READY_SECONDS", 30.0)
     async with gateway_of(model, {"one": Residence()}, Engines(), xllamacpp, tmp_path) as (gateway, _):
         await whole(gateway, "one")
         one, route = engine_of(gateway, "one"), gateway.routes["one"]
-        assert await route.readiness() is None
+        assert await route.server.readiness() is None
         assert one.pid is not None
         stand_still(one.pid)
         with monkeypatch.context() as patch:
-            patch.setattr("gateway.core.route.READY_SECONDS", 0.2)
-            error = await route.readiness()
+            patch.setattr("gateway.core.model_server.READY_SECONDS", 0.2)
+            error = await route.server.readiness()
         os.kill(one.pid, signal.SIGCONT)
         assert "its engine says nothing for 0.2 s" in str(error)
-        assert await route.readiness() is None
+        assert await route.server.readiness() is None
 
 
 async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
                 await one.changed()
-            assert "its engine is draining; requests wait for it" in str(await gateway.routes["one"].readiness())
+            assert "its engine is draining; requests wait for it" in str(await gateway.routes["one"].server.readiness())
         await other
 
 
@@ -104,14 +104,14 @@ async def failure(engine: Engine) -> ProviderModelNotLoaded:
 async def test_a_failed_engine_is_tried_again_less_and_less_often(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine, "BACK_OFF", Backoff(0.05, 60.0))
-    monkeypatch.setattr(engine, "WAITED_SECONDS", 0.15)
+    monkeypatch.setattr(failures, "BACK_OFF", Backoff(0.05, 60.0))
+    monkeypatch.setattr(failures, "WAITED_SECONDS", 0.15)
     now = [time.monotonic()]
     # Its clock, which goes on as we say: on a slow machine no wait would be long.
-    monkeypatch.setattr(engine, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(failures, "time", SimpleNamespace(monotonic=lambda: now[0]))
     broken = Engine(replace(model, engine=FAILING))
     # At once, after 0.05 s and after 0.1 s; what would be a longer wait is an answer.
-    starts = [(await failure(broken), broken.starts)[1] for _ in range(6)]
+    starts = [(await failure(broken), broken.launcher.starts)[1] for _ in range(6)]
     assert starts == [1, 2, 3, 4, 4, 4]
     error = await failure(broken)
     assert "no such device" in error.message
@@ -120,7 +120,7 @@ async def test_a_failed_engine_is_tried_again_less_and_less_often(
     # Not for ever.
     now[0] += 0.2
     await failure(broken)
-    assert broken.starts == 5
+    assert broken.launcher.starts == 5
     await broken.stop()
     assert broken.status().state == "stopped"
 
@@ -136,9 +136,9 @@ async def test_a_success_ends_the_row_of_failures(model: Model, xllamacpp: Calla
         begin = asyncio.get_running_loop().time()
         await one.ensure()
         # Each one served before it died: no wait was due.
-        assert one._failures_in_a_row == 1
-        assert one._not_before <= begin
-        assert (one.starts, one.crashes) == (5, 4)
+        assert one.failures.in_a_row == 1
+        assert one.failures.not_before <= begin
+        assert (one.launcher.starts, one.crashes) == (5, 4)
 
 
 async def test_an_engine_that_died_in_use_is_back_before_anybody_asks(

@@ -80,7 +80,7 @@ async def gateway_of(
         engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
         seen = Seen(engines)
         for engine in engines:
-            engine._machine = machine
+            engine.launcher.machine = machine
             engine.on_change(seen.look)
         yield gateway, seen
 
@@ -229,7 +229,7 @@ async def test_an_engine_that_waits_for_memory_can_be_stopped(
             assert "was stopped while it started" in str(await waiting)
             while gateway.residency.claims:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            assert (one.state, two.state, two.starts) == ("ready", "stopped", 0)
+            assert (one.state, two.state, two.launcher.starts) == ("ready", "stopped", 0)
 
 
 async def test_three_where_two_fit_the_least_worthy_goes(
@@ -244,7 +244,7 @@ async def test_three_where_two_fit_the_least_worthy_goes(
         states = {name: engine_of(gateway, name).state for name in names}
         assert states == {"pinned": "ready", "old": "stopped", "new": "ready"}
         await whole(gateway, "old")
-        assert engine_of(gateway, "pinned").starts == 1
+        assert engine_of(gateway, "pinned").launcher.starts == 1
         assert seen.most == 2
 
 

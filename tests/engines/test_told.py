@@ -10,7 +10,9 @@ import pytest
 
 from gateway.config import Model, Runtime
 from gateway.engines import Engine
+from gateway.engines.failures import Failures
 from gateway.engines.memory import Footprint, Usage
+from gateway.engines.snapshot import loaded
 from gateway.errors import ProviderModelNotLoaded
 from gateway.wire.chat import rank_of
 
@@ -19,7 +21,7 @@ FLEX, DEFAULT, PRIORITY = rank_of("flex"), rank_of("default"), rank_of("priority
 
 
 @pytest.mark.parametrize(
-    ("held", "resident", "loaded"),
+    ("held", "resident", "part"),
     [
         (Footprint(100, 0), 25, 0.25),
         (Footprint(100, 100), 50, 0.25),
@@ -31,16 +33,16 @@ FLEX, DEFAULT, PRIORITY = rank_of("flex"), rank_of("default"), rank_of("priority
     ],
 )
 async def test_how_much_of_a_starting_engine_is_loaded(
-    held: Footprint, resident: int | None, loaded: float | None, monkeypatch: pytest.MonkeyPatch
+    held: Footprint, resident: int | None, part: float | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = Engine(MODEL)
     engine.held = held
-    monkeypatch.setattr(engine, "_usage", lambda: None if resident is None else Usage(resident, 0, 0, 0.0))
-    assert engine.loaded() is None  # it is stopped
+    monkeypatch.setattr(engine.usage, "of", lambda pid: None if resident is None else Usage(resident, 0, 0, 0.0))
+    assert loaded(engine) is None  # it is stopped
     engine._lifecycle.to("admit")
-    assert engine.loaded() == loaded
+    assert loaded(engine) == part
     engine._lifecycle.to("came")
-    assert engine.loaded() is None
+    assert loaded(engine) is None
 
 
 async def test_the_rank_of_an_engine_is_the_best_of_its_requests() -> None:
@@ -49,10 +51,10 @@ async def test_the_rank_of_an_engine_is_the_best_of_its_requests() -> None:
         for each in ranks:
             engine.enter(each)
         assert engine.rank == rank
-        assert (engine.in_flight, engine.flex_in_flight) == (len(ranks), ranks.count(FLEX))
+        assert (engine.in_flight, engine.places.flex) == (len(ranks), ranks.count(FLEX))
         for each in ranks:
             engine.leave(each)
-        assert (engine.in_flight, engine.flex_in_flight) == (0, 0)
+        assert (engine.in_flight, engine.places.flex) == (0, 0)
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(-1.0, False), (0.5, True), (4.9, True)])
@@ -64,21 +66,20 @@ async def test_a_short_back_off_is_waited_for(seconds: float, waits: bool, monke
 
     monkeypatch.setattr(asyncio, "sleep", sleep)
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    engine = Engine(MODEL)
-    engine.failure = ProviderModelNotLoaded("broken")
-    engine._not_before = 100.0 + seconds
-    await engine._wait_for_next_try()
+    failures = Failures()
+    failures.not_before = 100.0 + seconds
+    await failures.wait(ProviderModelNotLoaded("broken"))
     assert slept == ([pytest.approx(seconds)] if waits else [])
 
 
 async def test_a_long_back_off_is_told_with_the_failure_of_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     details: dict[str, Any] = {"why": "x"}
-    engine = Engine(MODEL)
-    engine.failure = ProviderModelNotLoaded("broken", code="c", status=503, details=details)
-    engine._not_before = 105.5
+    last = ProviderModelNotLoaded("broken", code="c", status=503, details=details)
+    failures = Failures()
+    failures.not_before = 105.5
     with pytest.raises(ProviderModelNotLoaded, match="broken") as failed:
-        await engine._wait_for_next_try()
+        await failures.wait(last)
     assert failed.value.retry_after == 5.5
     assert (failed.value.code, failed.value.status, failed.value.details) == ("c", 503, details)
-    assert failed.value is not engine.failure
+    assert failed.value is not last

@@ -65,7 +65,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         tasks.append(asyncio.create_task(answered(1)))
         await waits(engine, 2)
         assert await whole(gateway, "a")  # a default request goes straight on
-        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue), ended) == (1, 0, 2, [])
+        assert (engine.in_flight, engine.places.flex, len(engine.queue), ended) == (1, 0, 2, [])
         assert flex[1].describe_progress().startswith("queued for=place position=2 waiting=2")
         assert engine.status().waits_for == "place"
         (line,) = notes_on(gateway, "a")
@@ -74,7 +74,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         run.close()
         await asyncio.gather(*tasks)
         assert ended == [0, 1]
-        assert (engine.in_flight, engine.flex_in_flight, len(engine.queue)) == (0, 0, 0)
+        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
         # With a free place it needn't wait.
         assert await whole(gateway, "a", service_tier="flex")
 
@@ -118,7 +118,7 @@ async def test_a_flex_client_that_leaves_gives_its_turn_to_the_next(
         await asyncio.wait({gone})
         run.close()
         assert await stays
-        assert (engine.in_flight, engine.flex_in_flight) == (0, 0)
+        assert (engine.in_flight, engine.places.flex) == (0, 0)
 
 
 async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
@@ -224,7 +224,7 @@ async def test_an_engine_is_known_to_pause_by_its_last_return(
         assert await whole(gateway, "a")
         assert not engine.pauses
         assert await whole(gateway, "b")
-        engine.idle_since -= 60  # a person thought for a minute
+        engine.places.idle_since -= 60  # a person thought for a minute
         assert await whole(gateway, "a")
         assert engine.pauses
         assert await whole(gateway, "b")

@@ -62,7 +62,7 @@ def test_every_option_is_taken_or_left_out_with_a_reason() -> None:
     taken = [frozenset(option.names + option.off) for option in TABLE]
     left_out = [frozenset(names.split()) for names in LEFT_OUT]
     assert sorted(map(sorted, taken + left_out)) == sorted(map(sorted, listed()))
-    assert (len(taken), len(left_out)) == (197, 59), "docs/engines.md has the counts"
+    assert (len(taken), len(left_out)) == (197, 59), "docs/engine-reference.md has the counts"
     assert all(LEFT_OUT.values())
 
 

@@ -52,10 +52,10 @@ async def test_a_models_folder(name: str, tmp_path: Path) -> None:
         (tmp_path / file).write_text(content if isinstance(content, str) else json.dumps(content))
     model = Model(name="m", runtime="mlx", path=tmp_path, tool_call_format="auto")
     async with Gateway(config(model)) as gateway:
-        route = gateway.routes["m"]
-        await route.look()
-        assert route.spec.name == format
-        assert route.evidence.startswith(evidence)
+        capability = gateway.routes["m"].sender.capability
+        await capability.look()
+        assert capability.reader.name == format
+        assert capability.evidence.startswith(evidence)
 
 
 def test_what_is_no_model_tells_nothing(tmp_path: Path) -> None:
@@ -88,18 +88,22 @@ async def test_ollama_tells_by_its_show() -> None:
 
 async def test_the_first_answer_is_read_in_the_format_that_was_found(llama_cpp: str) -> None:
     async with Gateway(config(external(llama_cpp, "auto"))) as gateway:
-        route = gateway.routes["m"]
-        await route.look()
-        assert (route.spec.name, route.evidence.partition(":")[0]) == ("auto", "not seen yet")
+        capability = gateway.routes["m"].sender.capability
+        await capability.look()
+        assert (capability.reader.name, capability.evidence.partition(":")[0]) == ("auto", "not seen yet")
         said = await ask(gateway, ASK, tools=TOOLS, tool_choice="required")
         assert said.parsed == [("get_weather", {"city": "Paris", "unit": "celsius"})]
-        assert (route.spec.name, route.evidence) == ("pythonic", "chat template <|tool_call_start|> (/props)")
+        assert (capability.reader.name, capability.evidence) == (
+            "pythonic",
+            "chat template <|tool_call_start|> (/props)",
+        )
 
 
 async def test_what_the_file_says_wins(llama_cpp: str) -> None:
     async with Gateway(config(external(llama_cpp, "hermes"))) as gateway:
         await ask(gateway, ASK, tools=TOOLS)
-        assert (gateway.routes["m"].spec.name, gateway.routes["m"].evidence) == ("hermes", "config.yaml")
+        capability = gateway.routes["m"].sender.capability
+        assert (capability.reader.name, capability.evidence) == ("hermes", "config.yaml")
 
 
 OWN = """

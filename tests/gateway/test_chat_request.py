@@ -52,8 +52,8 @@ NOT_JSON = {
     "lone surrogate in a message": b'{"messages":[{"role":"user","content":"\\ud83d!"}]}',
     "lone surrogate in a name": body(b'"\\ud800":1'),
     "lone surrogate in tool_choice": body(b'"tool_choice":"\\ud800"'),
-    "too deep": body(b'"x":' + b"[" * 100_000 + b"]" * 100_000),
-    "too deep in messages": b'{"messages":[{"role":"user","x":' + b'{"a":' * 50_000 + b"1" + b"}" * 50_000 + b"}]}",
+    "too deep": body(b'"x":' + b"[" * 40_000 + b"]" * 40_000),
+    "too deep in messages": b'{"messages":[{"role":"user","x":' + b'{"a":' * 40_000 + b"1" + b"}" * 40_000 + b"}]}",
     "not UTF-8": body(b'"x":"\xff"'),
     "half a character": b'{"messages":[{"role":"user","content":"\xe2\x82"}]}',
 }  # fmt: skip

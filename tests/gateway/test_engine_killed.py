@@ -91,19 +91,19 @@ async def test_in_mid_stream_it_is_an_error_frame_then_done_and_the_next_request
 async def test_a_whole_answer_that_loses_its_engine_is_asked_once_more(test_model: Path, http: str, kills: int) -> None:
     async with real(test_model, http) as (port, engine):
         assert (await ask(port, **SHORT))[0] == 200
-        pid, first = engine.pid, engine.starts
+        pid, first = engine.pid, engine.launcher.starts
         assert pid is not None
         stand_still(pid)
 
         def stands_still(engine: Engine) -> None:
-            if engine.state == "ready" and engine.starts < first + kills and engine.pid is not None:
+            if engine.state == "ready" and engine.launcher.starts < first + kills and engine.pid is not None:
                 stand_still(engine.pid)
 
         engine.on_change(stands_still)  # before any request is sent to it
         asking = [asyncio.create_task(ask(port, **{**LONG, "max_tokens": 500})) for _ in range(3)]
         for start in range(first, first + kills):
             # An engine that stands still doesn't tell what it was asked; its connections are seen from outside.
-            while engine.starts < start or engine.in_flight < 3 or connections_to(engine) < 3:  # noqa: ASYNC110
+            while engine.launcher.starts < start or engine.in_flight < 3 or connections_to(engine) < 3:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
             kill(engine)
         answers = sorted(await asyncio.gather(*asking))

@@ -119,7 +119,7 @@ async def test_flex_waits_for_all_others_where_nobody_knows_the_places() -> None
         held.let("one")
         held.let("two")
         assert await asyncio.gather(*flex) == ["Hi", "Hi"]
-        assert (route.in_flight, route.line.inside, route.line.coming, route.line.waited) == (0, 0, 0, 0)
+        assert (route.requests.count, route.line.inside, route.line.coming, route.line.waited) == (0, 0, 0, 0)
 
 
 async def test_flex_takes_the_places_that_are_left() -> None:
@@ -170,7 +170,7 @@ async def test_a_client_that_leaves_the_line() -> None:
         held.let("two")
         await asyncio.gather(person, stays)
         assert held.came == ["person", "two"]
-        assert route.in_flight == 0
+        assert route.requests.count == 0
 
 
 async def test_requests_that_are_no_chats_wait_too() -> None:

@@ -54,6 +54,9 @@ class CountedEngine:
         self.in_flight += 1
         return self.backend
 
+    def enter(self, rank: int) -> None:
+        self.in_flight += 1
+
     def leave(self, rank: int = 1) -> None:
         self.in_flight -= 1
 
@@ -85,24 +88,24 @@ async def test_an_engine_that_goes_during_any_request_counts_as_lost() -> None:
 
     async def request() -> None:
         async with used.use():
-            assert (engine.in_flight, used.in_flight) == (1, 1)
+            assert (engine.in_flight, used.requests.count) == (1, 1)
             raise EngineGone("it went away", status=502)
 
     with pytest.raises(EngineGone):
         await request()
-    assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+    assert (engine.losses, engine.in_flight, used.requests.count) == (1, 0, 0)
     async with used.use():
         pass
-    assert (engine.losses, engine.in_flight, used.in_flight) == (1, 0, 0)
+    assert (engine.losses, engine.in_flight, used.requests.count) == (1, 0, 0)
 
 
 async def test_the_backend_of_a_running_engine_is_at_hand_and_another_is_started_for_nobody() -> None:
     engine = CountedEngine()
     engine.accepting = engine.backend
-    assert await route(engine).backend() is engine.backend
+    assert await route(engine).server.backend() is engine.backend
     assert engine.joined == 0
     engine.accepting = None
-    assert await route(engine).backend() is engine.backend
+    assert await route(engine).server.backend() is engine.backend
     assert (engine.joined, engine.in_flight) == (1, 0)
 
 
@@ -127,7 +130,7 @@ async def test_an_engine_is_asked_once_more_and_no_third_time(stream: bool, tier
     with await used.open(asking(stream=stream, service_tier=tier)) as run, pytest.raises(EngineGone):
         await (run.payloads() if stream else run.whole())
     assert (backend.opened, engine.losses) == (2, 2)
-    assert (used.in_flight, engine.in_flight) == (0, 0)
+    assert (used.requests.count, engine.in_flight) == (0, 0)
 
 
 class LostLater(Lost):
@@ -155,7 +158,7 @@ async def test_a_refused_request_says_nothing_about_its_engine(tier: str) -> Non
     used = route(engine)
     with pytest.raises(ProviderModelNotLoaded):
         await used.open(asking(service_tier=tier))
-    assert (used.in_flight, used.waiting, engine.in_flight, engine.losses) == (0, {}, 0, 0)
+    assert (used.requests.count, used.requests.waiting, engine.in_flight, engine.losses) == (0, {}, 0, 0)
 
 
 class Unclosable(Counted):
@@ -173,7 +176,7 @@ async def test_only_what_fails_while_a_route_leaves_is_logged(
 ) -> None:
     config = Config(source=Path("config.yaml"), active_model="m", models={"m": MODEL})
     async with Gateway(config) as gateway:
-        gateway.routes["m"]._backend = kind(MODEL, None)
+        gateway.routes["m"].server.external = kind(MODEL, None)
         gateway.apply(replace(config, active_model="n", models={"n": replace(MODEL, name="n")}))
         while gateway.leaving:
             await asyncio.wait([*gateway.leaving])
@@ -215,7 +218,7 @@ async def test_a_request_that_no_engine_takes_is_over() -> None:
     used = route(engine)
     with pytest.raises(ProviderModelNotLoaded):
         await used.open(ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}'))
-    assert (used.in_flight, engine.in_flight, engine.losses) == (0, 0, 0)
+    assert (used.requests.count, engine.in_flight, engine.losses) == (0, 0, 0)
     async with asyncio.timeout(PATIENCE):
         await used.retire(PATIENCE)
 
@@ -279,9 +282,9 @@ async def test_what_still_leaves_or_loads_ends_with_the_gateway() -> None:
     models = {"m": MODEL, "n": replace(MODEL, name="n", residence=Residence(preload=True))}
     config = Config(source=Path("config.yaml"), active_model="m", models=models)
     gateway = Gateway(config)
-    gateway.routes["n"]._backend = backend = Loading(MODEL, None)
+    gateway.routes["n"].server.external = backend = Loading(MODEL, None)
     former = gateway.routes["m"]
-    former.hold()
+    former.requests.hold()
     gateway.apply(replace(config, models={**models, "m": replace(MODEL, defaults={"seed": 1})}))
     (leaving,) = gateway.leaving
     async with gateway:
@@ -295,8 +298,8 @@ async def test_what_still_leaves_or_loads_ends_with_the_gateway() -> None:
 async def test_one_route_that_can_t_be_closed_keeps_no_other_open() -> None:
     models = {name: replace(MODEL, name=name) for name in ("m", "n")}
     gateway = Gateway(Config(source=Path("config.yaml"), active_model="m", models=models))
-    gateway.routes["m"]._backend = Unclosable(MODEL, None)
-    gateway.routes["n"]._backend = other = Counted(MODEL, None)
+    gateway.routes["m"].server.external = Unclosable(MODEL, None)
+    gateway.routes["n"].server.external = other = Counted(MODEL, None)
     with pytest.raises(BaseExceptionGroup) as caught:
         await gateway.aclose()
     assert [str(each) for each in caught.value.exceptions] == ["its own bug"]

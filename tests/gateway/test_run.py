@@ -12,9 +12,11 @@ from gateway.answer.normalize import Answer
 from gateway.backends import Backend, Reply
 from gateway.config import Model
 from gateway.core.checked import CheckedRun
-from gateway.core.run import Asked, Run
+from gateway.core.run import Run
+from gateway.core.sender import Asked, Sender
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
+from gateway.observe.request_log import RequestLog
 from gateway.request.checks import Check, Enforced
 from gateway.request.constraints import Constraint
 from gateway.schema.checker import compiled
@@ -77,6 +79,7 @@ class Route:
         self.fake = CountedEngine()
         self.engine = cast("Engine", self.fake) if ours else None
         self.schemas = Threads(Pool())
+        self.sender = Sender(MODEL, RequestLog(), self.schemas)
         self.booked: list[Run] = []
         self.replies = list(replies)
 
@@ -86,12 +89,6 @@ class Route:
 
     def ended(self, run: Run) -> None:
         self.booked.append(run)
-
-    def may_force_calls(self) -> bool:
-        return False
-
-    def learn_format(self, *, forces: bool) -> None:
-        raise AssertionError
 
     def request(self, *, stream: bool) -> ChatRequest:
         tools = [{"type": "function", "function": {"name": "f"}}]

@@ -102,3 +102,11 @@ def test_a_message_in_fragments_is_read(gateway: Gateway) -> None:
         while b"response.completed" not in answer:
             answer += (more := one.recv(65536))
             assert more, answer
+
+
+def test_a_message_with_too_many_values(gateway: Gateway, unharmed: Unharmed) -> None:
+    """Bounded as a body is: see tests/hostile/test_bodies.py."""
+    text = b'{"type":"response.create","input":[%b]}' % b",".join([b'{"role":"user","content":"x"}'] * 900_000)
+    with unharmed(body=len(text)), opened(gateway, "/v1/responses") as one:
+        one.sendall(bytes([TEXT | FIN, FIN | 127]) + struct.pack("!Q", len(text)) + bytes(4) + text)
+        assert b'"too_many_values"' in one.recv(65536)

@@ -1,4 +1,4 @@
-"""The examples of docs/operations.md, run as they stand against a real gateway."""
+"""The examples of docs/operations.md and its reference, run as they stand against a real gateway."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.operations.test_reload import Gateway, gateway
 from tests.operations.test_seeing import QUESTION
 from tests.patience import PATIENCE
 
-PAGE = (ROOT / "docs/operations.md").read_text("utf-8")
+PAGE = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "operations-reference.md"))
 WORDS = " ".join(PAGE.split())
 FILES = re.findall(r"^```yaml\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 CONSOLES = re.findall(r"^```console\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
@@ -85,13 +85,13 @@ def test_the_files_are_right(text: str, tmp_path: Path) -> None:
     assert load(file, {}).notes == ()
 
 
-def test_the_page_names_every_metric() -> None:
+def test_the_pages_name_every_metric() -> None:
     source = Path(metrics.__file__).read_text("utf-8")
     for name in re.findall(r'"(ctxgate_\w+)"', source):
         assert name in PAGE or re.search(r"\^ctxgate_\(.*\b" + name.removeprefix("ctxgate_") + r"\b", PAGE), name
 
 
-def test_the_page_s_numbers_are_the_code_s() -> None:
+def test_the_pages_numbers_are_the_code_s() -> None:
     for key in at_start():
         assert key in PAGE or key.removeprefix("server.") in PAGE, key
     assert f"up to {capture.MAX_RECORDING >> 20} MB each and {request_log.MAX_RECORDED >> 20} MB together" in WORDS

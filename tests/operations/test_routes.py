@@ -342,7 +342,7 @@ async def test_the_least_busy_replica_is_asked() -> None:
         assert [len(double.requests) for double in found] == [2, 2, 2]
         for run in runs:
             run.close()
-        assert [replica.in_flight for replica in running.routes["m"].replicas()] == [0, 0, 0]
+        assert [replica.in_flight for replica in running.routes["m"].server.replicas()] == [0, 0, 0]
 
 
 async def test_a_conversation_stays_where_its_prompt_is_known() -> None:
@@ -386,9 +386,9 @@ async def test_a_replica_that_fails_is_left_out_and_probed_again(
             assert b"second" in (await asked(running, request(f"{number}")))[0]
         posts = [each for each in found[0].requests if each.method == "POST"]
         assert len(posts) == 1, "left out after its first failure"
-        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].server.replicas()] == [False, True]
         back.set()
-        while not running.routes["m"].replicas()[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
+        while not running.routes["m"].server.replicas()[0].healthy:  # noqa: ASYNC110  a probe of its own accord ends it
             await asyncio.sleep(0.01)
         answered = [(await asked(running, request(f"again {number}")))[0] for number in range(4)]
         assert any(b"first" in each for each in answered)
@@ -398,7 +398,7 @@ async def test_a_replica_that_says_slow_down_is_no_sick_one() -> None:
     async with doubles((LIMITED,), (answers(),)) as found, gateway(several(found)) as running:
         for _ in range(3):
             await asked(running, request())
-        assert all(replica.healthy for replica in running.routes["m"].replicas())
+        assert all(replica.healthy for replica in running.routes["m"].server.replicas())
 
 
 async def test_all_replicas_failing_tell_what_the_last_one_says() -> None:
@@ -429,7 +429,7 @@ async def test_a_replica_that_breaks_in_mid_stream_is_left_out() -> None:
             assert await run.payloads()
             with pytest.raises(ProviderUnavailable):
                 await run.payloads()
-        assert [replica.healthy for replica in running.routes["m"].replicas()] == [False, True]
+        assert [replica.healthy for replica in running.routes["m"].server.replicas()] == [False, True]
 
 
 async def test_replicas_whose_text_is_read_here() -> None:
@@ -528,7 +528,7 @@ async def test_a_ca_file_that_isn_t_there(authority: Path) -> None:
 
 async def test_replicas_have_what_their_kind_of_server_has() -> None:
     async with doubles((answers(),), (answers(),)) as found, gateway(several(found)) as running:
-        backend = await running.routes["m"].backend()
+        backend = await running.routes["m"].server.backend()
         for name in ("open_raw", "post", "count_tokens"):
             assert hasattr(backend, name) == hasattr(OpenAIBackend, name), name
 
@@ -540,7 +540,7 @@ async def test_an_answer_that_fails_before_it_begins_is_over_where_it_failed() -
     ):
         with await running.chat(request(stream=True)) as run:
             assert run.model.name == "b"
-            assert running.routes["m"].in_flight == 0
+            assert running.routes["m"].requests.count == 0
             assert running.request_log.stats("m").outcomes == {"provider_unavailable": 1}
 
 
@@ -574,7 +574,7 @@ async def test_an_answer_ends_where_it_began_and_the_next_one_goes_to_the_new_se
             assert b"first" in b"".join(await run.payloads())
             running.apply(with_models(running, model(new)))
             assert b"second" in (await asked(running, request()))[0]
-            assert [route.in_flight for route in running.leaving.values()] == [1]
+            assert [route.requests.count for route in running.leaving.values()] == [1]
             go_on.set()
             rest: list[bytes] = []
             while payloads := await run.payloads():

@@ -65,7 +65,7 @@ class Shop:
 
     async def settled(self, model: str = "a") -> None:
         """Waits for what answers leave to do after them, such as saving."""
-        prompts = self.engine(model)._prompts
+        prompts = self.engine(model).launcher.prompts
         assert prompts is not None
         await prompts.settled()
 

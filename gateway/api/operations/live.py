@@ -57,11 +57,11 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
     now = monotonic()
     for name, route in (*gateway.routes.items(), *((each.model.name, each) for each in gateway.leaving.values())):
         # A copy: requests come and go while the lines are made, if those ask for the progress of one.
-        for run in sorted(route.runs, key=lambda run: run.began):
+        for run in sorted(route.requests.runs, key=lambda run: run.began):
             yield _run(name, run, now)
-        for request, since in [*route.waiting.items()]:
+        for request, since in [*route.requests.waiting.items()]:
             yield _waiting(name, request, since, now)
-        if (sent := route.opening - len(route.waiting)) > 0:
+        if (sent := route.requests.opening - len(route.requests.waiting)) > 0:
             yield {"key": f"{name} sent", "model": name, "state": "sent", "count": sent}
 
 
@@ -69,7 +69,7 @@ def find(gateway: Gateway, key: str) -> tuple[Json, Any] | None:
     """A request without a complete answer by its key or its completion's id, and its recording; None: there is none."""
     now = monotonic()
     for name, route in gateway.routes.items():
-        for run in route.runs:
+        for run in route.requests.runs:
             recording = run.answer.recording
             if key == key_of(run.began) or (recording is not None and key == recording.completion_id):
                 return _run(name, run, now), recording

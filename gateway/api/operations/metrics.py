@@ -164,7 +164,7 @@ class _Metrics:
             "ctxgate_put_asides", "Flex answers that gave way in the middle.", labels=["model"]
         )
         async for name, route in _in_turns(self._gateway.routes):
-            in_flight.add_metric([name], route.in_flight)
+            in_flight.add_metric([name], route.requests.count)
             status = route.engine.status() if route.engine is not None else None
             line = waiting(route, status)
             queue.add_metric([name], line["waiting"])
@@ -177,7 +177,7 @@ class _Metrics:
                 state.add_metric([name, each], int(each == status.state))
             memory.add_metric([name], status.resident_bytes)
             starts.add_metric([name], status.starts)
-            asides.add_metric([name], route.engine.put_asides)
+            asides.add_metric([name], route.engine.places.put_asides)
             crashes.add_metric([name], status.crashes)
         return in_flight, state, queue, tiers, aside, memory, starts, crashes, asides
 
@@ -187,7 +187,7 @@ class _Metrics:
             "ctxgate_replica_in_flight", "Requests that the server is answering.", labels=["model", "url"]
         )
         async for name, route in _in_turns(self._gateway.routes):
-            for replica in route.replicas():
+            for replica in route.server.replicas():
                 healthy.add_metric([name, replica.url], int(replica.healthy))
                 in_flight.add_metric([name, replica.url], replica.in_flight)
         return healthy, in_flight

@@ -14,7 +14,7 @@ from gateway.wire.chat import ChatRequest, with_tier
 
 
 async def create(request: Request) -> ASGIApp:
-    chat = ChatRequest.parse(await request.body())
+    chat = await request.translated(ChatRequest.parse)
     chat.caller, chat.recorded = request.caller, True
     if chat.stream:
         encoding = FunctionsEncoding(chat) if chat.functions else PayloadEncoding(chat)

@@ -53,7 +53,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "active": name == gateway.config.active_model,
         "runtime": route.model.runtime,
         "state": engine["state"] if engine is not None else _external(route),
-        "in_flight": route.in_flight,
+        "in_flight": route.requests.count,
         **waiting(route, status),
         "requests": sum(stats.outcomes.values()),
         "outcomes": stats.outcomes,
@@ -63,11 +63,11 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "seconds_saved": round(stats.seconds_saved, 3),
         "completion_tokens": stats.completion_tokens,
         # About as many tokens, those of running streams included.
-        "generated": stats.generated + sum(run.answer.chunks for run in route.runs),
+        "generated": stats.generated + sum(run.answer.chunks for run in route.requests.runs),
         "engine": engine,
         "replicas": [
             {"url": replica.url, "healthy": replica.healthy, "in_flight": replica.in_flight}
-            for replica in route.replicas()
+            for replica in route.server.replicas()
         ],
     }
 
@@ -92,11 +92,11 @@ _WAITING = ("waiting", "waiting_tiers", "put_aside", "waits_for", "waited", "hel
 
 
 def _external(route: Route) -> str:
-    if route.replicas():
-        return f"{sum(replica.healthy for replica in route.replicas())} of {len(route.replicas())}"
+    if route.server.replicas():
+        return f"{sum(replica.healthy for replica in route.server.replicas())} of {len(route.server.replicas())}"
     return "external" if route.model.runtime != "echo" else "built in"
 
 
 def _leaving(route: Route) -> dict[str, Any]:
     pid = route.engine.pid if route.engine is not None else None
-    return {"name": route.model.name, "in_flight": route.in_flight, "pid": pid}
+    return {"name": route.model.name, "in_flight": route.requests.count, "pid": pid}

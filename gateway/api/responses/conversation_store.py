@@ -1,4 +1,4 @@
-"""Conversations: their items are in the rows of responses, so a turn is stored once."""
+"""Conversations: their items are those of responses, so a turn is stored once."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Row, text
 
+from gateway.api.responses import item_rows
+from gateway.api.responses.item_rows import Page, Paging
 from gateway.api.responses.response_store import LONGEST, ResponseStore, Stored
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import Principal
@@ -77,27 +79,48 @@ class ConversationStore:
 
         await self._store.write(work)
 
-    async def items(self, id: str, principal: Principal) -> list[Item]:
-        """All items, oldest first. Raises ProviderInvalidRequest."""
+    async def items(self, id: str, principal: Principal, *, cut: bool = False) -> list[Item]:
+        """What a model is shown, oldest first; see `item_rows.newest`. Raises ProviderInvalidRequest."""
 
-        def work(connection: Connection) -> list[Row[Any]]:
+        def work(connection: Connection) -> list[Item]:
             _conversation(connection, id, principal)
-            return list(connection.execute(_ROWS, {"id": id, "most": LONGEST + 1}))
+            if connection.execute(_TURNS, {"id": id}).scalar_one() > LONGEST:
+                message = f"{id}: the conversation has more than {LONGEST} turns"
+                raise ProviderInvalidRequest(message, param="conversation")
+            return item_rows.newest(connection, id, cut=cut)
 
-        rows = await self._store.read(work)
-        if len(rows) > LONGEST:
-            raise ProviderInvalidRequest(f"{id}: the conversation has more than {LONGEST} turns", param="conversation")
-        return [item for row in reversed(rows) for item in _items(row)]
+        return await self._store.read(work)
+
+    async def page(self, id: str, principal: Principal, asked: Paging) -> Page:
+        """Raises ProviderInvalidRequest."""
+
+        def work(connection: Connection) -> Page:
+            _conversation(connection, id, principal)
+            return item_rows.page(connection, "conversation", id, asked)
+
+        return await self._store.read(work)
+
+    async def item(self, id: str, item: str, principal: Principal) -> Item:
+        """Raises ProviderInvalidRequest (404)."""
+
+        def work(connection: Connection) -> Item:
+            _conversation(connection, id, principal)
+            return item_rows.item(connection, _key(connection, id, item))
+
+        return await self._store.read(work)
 
     async def add(self, id: str, items: list[Item], principal: Principal) -> list[Item]:
         """The items with their ids. Raises ProviderInvalidRequest (404)."""
 
         def work(connection: Connection) -> list[Item]:
             _conversation(connection, id, principal)
-            rows = list(connection.execute(_ROWS, {"id": id, "most": LONGEST}))
-            given = with_ids(items, {item.get("id") for row in rows for item in _items(row)})
-            if rows and not rows[0].response and rows[0].size < JOINED:
-                _rewrite(connection, rows[0], "", [*decode(rows[0].items), *given])
+            ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
+            given = with_ids(items, {*item_rows.known(connection, id, ids)})
+            last = connection.execute(_LAST, {"id": id}).one_or_none()
+            if last is not None and last.without_response and last.size < JOINED:
+                made = item_rows.written(given)
+                item_rows.append(connection, last.id, made)
+                connection.execute(_GROWN, {"id": last.id, "size": sum(len(item) for _, item in made)})
             else:
                 self._responses.insert(connection, Stored({}, given, id), principal)
             return given
@@ -112,11 +135,11 @@ class ConversationStore:
 
         def work(connection: Connection) -> Row[Any]:
             found = _conversation(connection, id, principal)
-            for row in connection.execute(_ROWS, {"id": id, "most": LONGEST}):
-                if any(each.get("id") == item for each in _items(row)):
-                    _without(connection, row, item)
-                    return found
-            raise missing_item(id, item)
+            key = _key(connection, id, item)
+            item_rows.remove(connection, key)
+            if key.place >= item_rows.OUTPUTS:
+                _take_from_response(connection, key.response, item)
+            return found
 
         return _object(await self._store.write(work))
 
@@ -128,10 +151,6 @@ async def prune(store: Store, config: Config, now: float) -> int:
     while ids := await store.write(lambda connection: _expired(connection, oldest)):
         gone += len(ids)
     return gone
-
-
-def missing_item(id: str, item: str) -> ProviderInvalidRequest:
-    return ProviderInvalidRequest(f"{id}: there is no item {item!r}", code="item_not_found", status=404)
 
 
 def _conversation(connection: Connection, id: str, principal: Principal) -> Row[Any]:
@@ -152,24 +171,20 @@ def _object(row: Row[Any]) -> dict[str, Any]:
     }
 
 
-def _items(row: Row[Any]) -> list[Item]:
-    output = decode(row.response)["output"] if row.response else []
-    return [*decode(row.items), *output]
+def _key(connection: Connection, id: str, item: str) -> Row[Any]:
+    """Raises ProviderInvalidRequest (404)."""
+    key = item_rows.find(connection, "conversation", id, item)
+    if key is None:
+        raise ProviderInvalidRequest(f"{id}: there is no item {item!r}", code="item_not_found", status=404)
+    return key
 
 
-def _without(connection: Connection, row: Row[Any], item: str) -> None:
-    items = [each for each in decode(row.items) if each.get("id") != item]
-    response = ""
-    if row.response:
-        stored = decode(row.response)
-        response = encode({**stored, "output": [each for each in stored["output"] if each.get("id") != item]}).decode()
-    _rewrite(connection, row, response, items)
-
-
-def _rewrite(connection: Connection, row: Row[Any], response: str, items: list[Item]) -> None:
-    text = encode(items).decode()
-    values = {"id": row.id, "response": response, "items": text, "size": len(response) + len(text)}
-    connection.execute(_REWRITE, values)
+def _take_from_response(connection: Connection, id: str, item: str) -> None:
+    written: str = connection.execute(_RESPONSE, {"id": id}).scalar_one()
+    if written:  # else the response was deleted, and its items alone are left
+        response = decode(written)
+        response["output"] = [each for each in response["output"] if each.get("id") != item]
+        connection.execute(_REWRITE, {"id": id, "response": encode(response).decode()})
 
 
 def _remove(connection: Connection, id: str) -> None:
@@ -199,11 +214,14 @@ _LEAST_USED = text(
     "ORDER BY used_at DESC, id LIMIT 100 OFFSET :most"
 )
 _METADATA = text("UPDATE conversations SET metadata = :metadata WHERE id = :id")
-_ROWS = text(
-    "SELECT id, response, items, size FROM responses WHERE conversation = :id "
-    "ORDER BY turn DESC, created_at DESC, id LIMIT :most"
+_TURNS = text("SELECT count(*) FROM responses WHERE conversation = :id")
+_LAST = text(
+    "SELECT id, response = '' AS without_response, size FROM responses WHERE conversation = :id "
+    "ORDER BY turn DESC, created_at DESC, id DESC LIMIT 1"
 )
-_REWRITE = text("UPDATE responses SET response = :response, items = :items, size = :size WHERE id = :id")
+_GROWN = text("UPDATE responses SET size = size + :size WHERE id = :id")
+_RESPONSE = text("SELECT response FROM responses WHERE id = :id")
+_REWRITE = text("UPDATE responses SET response = :response WHERE id = :id")
 _DELETE_ITEMS = text("DELETE FROM responses WHERE conversation = :id AND response = ''")
 _FREE_RESPONSES = text("UPDATE responses SET conversation = NULL WHERE conversation = :id")
 _DELETE = text("DELETE FROM conversations WHERE id = :id")

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from gateway.api.responses.conversation_store import missing_item
-from gateway.api.responses.stored import conversations, paged
+from gateway.api.responses.stored import conversations, paging
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.responses.conversations import AddItems, CreateConversation, UpdateConversation, shown
-from gateway.wire.stored import page
+from gateway.wire.stored import listed
 
 
 async def create(request: Request) -> ASGIApp:
-    wanted = CreateConversation.parse(await request.body())
+    wanted = await request.translated(CreateConversation.parse)
     store = await conversations(request)
     return JSON(await store.create(wanted.items or [], wanted.metadata or {}, request.principal))
 
@@ -21,7 +20,7 @@ async def retrieve(request: Request) -> ASGIApp:
 
 
 async def update(request: Request) -> ASGIApp:
-    wanted = UpdateConversation.parse(await request.body())
+    wanted = await request.translated(UpdateConversation.parse)
     return JSON(await (await conversations(request)).update(_id(request), wanted.metadata or {}, request.principal))
 
 
@@ -31,22 +30,19 @@ async def delete(request: Request) -> ASGIApp:
 
 
 async def add_items(request: Request) -> ASGIApp:
-    wanted = AddItems.parse(await request.body())
+    wanted = await request.translated(AddItems.parse)
     items = await (await conversations(request)).add(_id(request), wanted.items, request.principal)
-    return JSON(page([shown(item) for item in items], len(items)))
+    return JSON(listed([shown(item) for item in items], more=False))
 
 
 async def items(request: Request) -> ASGIApp:
-    found = await (await conversations(request)).items(_id(request), request.principal)
-    return JSON(paged(request, [shown(item) for item in found]))
+    found = await (await conversations(request)).page(_id(request), request.principal, paging(request))
+    return JSON(listed([shown(item) for item in found.items], more=found.more))
 
 
 async def item(request: Request) -> ASGIApp:
-    id = request.path_params["item"]
-    for each in await (await conversations(request)).items(_id(request), request.principal):
-        if each.get("id") == id:
-            return JSON(shown(each))
-    raise missing_item(_id(request), id)
+    store = await conversations(request)
+    return JSON(shown(await store.item(_id(request), request.path_params["item"], request.principal)))
 
 
 async def delete_item(request: Request) -> ASGIApp:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.responses.background import Background, Backgrounds
-from gateway.api.responses.stored import conversations, paged, responses
+from gateway.api.responses.stored import conversations, paging, responses
 from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate, extra_headers, write_events
 from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
@@ -25,6 +25,7 @@ from gateway.wire.responses.compact import Compact, compaction
 from gateway.wire.responses.compact import chat_fields as compact_fields
 from gateway.wire.responses.conversations import with_ids
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields, left_out
+from gateway.wire.stored import listed
 
 if TYPE_CHECKING:
     from gateway.api.responses.response_store import ResponseStore
@@ -112,8 +113,9 @@ async def cancel(request: Request) -> ASGIApp:
 
 
 async def input_items(request: Request) -> ASGIApp:
-    stored = await (await responses(request)).get(request.path_params["id"], request.principal)
-    return JSON(paged(request, stored.items))
+    store = await responses(request)
+    found = await store.items(request.path_params["id"], request.principal, paging(request))
+    return JSON(listed(found.items, more=found.more))
 
 
 async def input_tokens(request: Request) -> ASGIApp:
@@ -175,11 +177,14 @@ async def prepared(
     conversation = wanted.conversation_id
     needed = stored or conversation is not None or (wanted.previous_response_id is not None and before is None)
     store = await responses(request) if needed else None
+    cut = wanted.truncation == "auto"
     if conversation is not None:
-        before = await (await conversations(request)).items(conversation, request.principal)
+        before = await (await conversations(request)).items(conversation, request.principal, cut=cut)
     elif before is None:
         previous = wanted.previous_response_id
-        before = [] if store is None or previous is None else await store.conversation(previous, request.principal)
+        before = []
+        if store is not None and previous is not None:
+            before = await store.conversation(previous, request.principal, cut=cut)
     tools = ToolTable(wanted.tools)
     begin: Begin | None = None
     if tools.servers:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, Row, text
 
+from gateway.api.responses import item_rows
+from gateway.api.responses.item_rows import Page, Paging
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import Principal
 from gateway.wire.chat import decode, encode
@@ -56,32 +58,46 @@ class ResponseStore:
             if not (used or stored.response):
                 return
         response = encode(stored.response).decode() if stored.response else ""
-        items = encode(stored.items).decode()
+        items = item_rows.written(stored.items)
+        outputs = item_rows.written(stored.response["output"] if stored.response and conversation is not None else ())
+        id: str = stored.response.get("id") or new_id("items")
         began = stored.response.get("created_at")
         row = {
             **owner,
-            "id": stored.response.get("id") or new_id("items"),
+            "id": id,
             "created_at": now if began is None else int(began + self._store.clock.behind()),
             "previous_id": stored.response.get("previous_response_id"),
             "response": response,
-            "items": items,
-            "size": len(response) + len(items),
+            "size": len(response) + sum(len(item) for _, item in (*items, *outputs)),
             "conversation": conversation,
         }
+        known = connection.execute(_KNOWN, {"id": id}).first() is not None
         connection.execute(_PUT, row)
+        if not known:
+            item_rows.add(connection, id, items)
+        item_rows.replace_outputs(connection, id, outputs)
         if connection.execute(_SIZE, owner).scalar_one() > self._max_bytes:
-            connection.execute(_PRUNE_OLDEST, {**owner, "id": row["id"], "most": self._max_bytes})
+            connection.execute(_PRUNE_OLDEST, {**owner, "id": id, "most": self._max_bytes})
 
     async def get(self, id: str, principal: Principal) -> Stored:
-        """Raises ProviderInvalidRequest (404)."""
-        rows = await self._store.read(lambda connection: _rows(connection, id, principal, 1))
-        if not rows:
-            raise ProviderInvalidRequest(f"there is no response {id!r}", code="response_not_found", status=404)
-        return rows[0]
+        """Without its items. Raises ProviderInvalidRequest (404)."""
+        return await self._store.read(lambda connection: Stored(decode(_row(connection, id, principal).response), []))
 
-    async def conversation(self, id: str, principal: Principal) -> list[Item]:
-        """The items of every turn up to the response, its output included. Raises ProviderInvalidRequest."""
-        rows = await self._store.read(lambda connection: _rows(connection, id, principal, LONGEST + 1))
+    async def items(self, id: str, principal: Principal, asked: Paging) -> Page:
+        """A page of those that the response was given. Raises ProviderInvalidRequest."""
+
+        def work(connection: Connection) -> Page:
+            _row(connection, id, principal)
+            return item_rows.page(connection, "response", id, asked)
+
+        return await self._store.read(work)
+
+    async def conversation(self, id: str, principal: Principal, *, cut: bool = False) -> list[Item]:
+        """The items of every turn up to the response, its output included; see `item_rows.newest`.
+
+        Raises ProviderInvalidRequest.
+        """
+        rows = await self._store.read(lambda connection: _rows(connection, id, principal, cut=cut))
         param = "previous_response_id"
         if not rows:
             message = f"{param}: there is no response {id!r}: it was never stored, or it has expired"
@@ -94,19 +110,13 @@ class ResponseStore:
         """Its items stay in its conversation, if it has one. Raises ProviderInvalidRequest (404)."""
         owner = {"id": id, "tenant": principal.tenant, "owner": principal.user}
 
-        def work(connection: Connection) -> bool:
-            row = connection.execute(_GET, owner).one_or_none()
-            if row is None:
-                return False
-            if row.conversation is None:
+        def work(connection: Connection) -> None:
+            if _row(connection, id, principal).conversation is None:
                 connection.execute(_DELETE, owner)
             else:
-                items = encode([*decode(row.items), *decode(row.response)["output"]]).decode()
-                connection.execute(_KEEP_ITEMS, {"id": id, "items": items, "size": len(items)})
-            return True
+                connection.execute(_KEEP_ITEMS, {"id": id})
 
-        if not await self._store.write(work):
-            raise ProviderInvalidRequest(f"there is no response {id!r}", code="response_not_found", status=404)
+        await self._store.write(work)
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
@@ -118,24 +128,38 @@ async def prune(store: Store, config: Config, now: float) -> int:
     return gone
 
 
-def _rows(connection: Connection, id: str, principal: Principal, most: int) -> list[Stored]:
-    """The response, its predecessor and so on, at most `most`."""
+def _row(connection: Connection, id: str, principal: Principal) -> Row[Any]:
+    """Raises ProviderInvalidRequest (404)."""
+    row = connection.execute(_GET, {"id": id, "tenant": principal.tenant, "owner": principal.user}).one_or_none()
+    if row is None:
+        raise ProviderInvalidRequest(f"there is no response {id!r}", code="response_not_found", status=404)
+    return row
+
+
+def _rows(connection: Connection, id: str, principal: Principal, *, cut: bool) -> list[Stored]:
+    """The response, its predecessor and so on, at most one more than LONGEST; see `item_rows.newest`."""
     found: list[Stored] = []
     next_id: str | None = id
-    while next_id is not None and len(found) < most:
+    count = size = 0
+    while next_id is not None and len(found) <= LONGEST:
         owner = {"id": next_id, "tenant": principal.tenant, "owner": principal.user}
         row = connection.execute(_GET, owner).one_or_none()
         if row is None:
             # Deleted or expired: the conversation begins after it.
             break
-        found.append(Stored(decode(row.response), decode(row.items)))
+        count += item_rows.count_given(connection, next_id)
+        size += row.size
+        if cut and (count > item_rows.MOST_ITEMS or size > item_rows.MOST_BYTES):
+            break
+        item_rows.check_size(id, count, size, "previous_response_id")
+        found.append(Stored(decode(row.response), item_rows.given_to(connection, next_id)))
         next_id = row.previous_id
     return found
 
 
 _PUT = text(
-    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, items, size, conversation, turn) "
-    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :items, :size, :conversation, "
+    "INSERT INTO responses (id, tenant, owner, created_at, previous_id, response, size, conversation, turn) "
+    "VALUES (:id, :tenant, :owner, :created_at, :previous_id, :response, :size, :conversation, "
     "(SELECT coalesce(max(turn), 0) + 1 FROM responses WHERE conversation = :conversation)) "
     "ON CONFLICT (id) DO UPDATE SET response = excluded.response, size = excluded.size"
 )
@@ -152,9 +176,13 @@ _PRUNE_SOME = text(
     "(SELECT id FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT 200)"
 )
 _GET = text(
-    "SELECT previous_id, response, items, conversation FROM responses "
+    "SELECT previous_id, response, size, conversation FROM responses "
     "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"
 )
 _USE = text("UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner")
-_KEEP_ITEMS = text("UPDATE responses SET response = '', items = :items, size = :size WHERE id = :id")
+_KNOWN = text("SELECT 1 FROM responses WHERE id = :id")
+_KEEP_ITEMS = text(
+    "UPDATE responses SET response = '', size = "
+    "(SELECT coalesce(sum(size), 0) FROM response_items WHERE response = :id) WHERE id = :id"
+)
 _DELETE = text("DELETE FROM responses WHERE id = :id AND tenant = :tenant AND owner = :owner")

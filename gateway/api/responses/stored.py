@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.http import Request
-from gateway.wire.responses.request import Item
-from gateway.wire.stored import page
 
 if TYPE_CHECKING:
     from gateway.api.responses.conversation_store import ConversationStore
+    from gateway.api.responses.item_rows import Paging
     from gateway.api.responses.response_store import ResponseStore
 
 PAGE, LARGEST_PAGE = 20, 100
@@ -32,12 +31,9 @@ async def conversations(request: Request) -> ConversationStore:
     return ConversationStore(await request.services.store(), await responses(request))
 
 
-def paged(request: Request, found: list[Item]) -> Item:
-    """The page for the query. found: all items, oldest first. Raises ProviderInvalidRequest."""
-    items = found if request.query_params.get("order") == "asc" else found[::-1]
-    if after := request.query_params.get("after"):
-        places = [place for place, item in enumerate(items) if item.get("id") == after]
-        if not places:
-            raise ProviderInvalidRequest(f"after: there is no item {after!r}", param="after")
-        items = items[places[0] + 1 :]
-    return page(items, max(1, request.number("limit", PAGE, LARGEST_PAGE)))
+def paging(request: Request) -> Paging:
+    """What the query asks for. Raises ProviderInvalidRequest."""
+    from gateway.api.responses.item_rows import Paging
+
+    limit = max(1, request.number("limit", PAGE, LARGEST_PAGE))
+    return Paging(limit, request.query_params.get("after") or None, request.query_params.get("order") == "asc")

@@ -71,7 +71,8 @@ class _Connection:
         self._scope = scope
         self._send = _undisturbed(send)
         self._protocol: WebSocket | None = scope.get(SCOPE_KEY)
-        self._asked: asyncio.Queue[tuple[bytes, Body]] = asyncio.Queue(WAITING)
+        self._asked: asyncio.Queue[tuple[list[bytes], Body]] = asyncio.Queue(WAITING)
+        """Each message in a list, which `_answer` empties once it has read it."""
         self._last: tuple[str, list[Item]] | None = None
         """The last response, and the conversation up to it."""
         self._kept = Body(bodies, LARGEST_CONVERSATION)
@@ -81,17 +82,18 @@ class _Connection:
         while (message := await receive())["type"] != "websocket.disconnect":
             if message["type"] != "websocket.receive":
                 continue
-            text = message.get("text")
-            data = message["bytes"] if text is None else text.encode()
+            data = message["bytes"] if message.get("text") is None else message["text"].encode()
+            del message  # it may be large, and is kept once
             body = Body(self._bodies, limit)
             try:
                 body.has(len(data))
-                self._asked.put_nowait((data, body))
+                self._asked.put_nowait(([data], body))
             except GatewayError as error:
                 await self._refuse(error)
             except asyncio.QueueFull:
                 body.close()
                 await self._refuse(ProviderRateLimit(f"{WAITING} requests wait on this connection: wait for answers"))
+            del data
 
     async def answer_all(self) -> None:
         loop = asyncio.get_running_loop()
@@ -100,10 +102,10 @@ class _Connection:
             while True:
                 self._idle_since(loop.time())
                 async with asyncio.timeout_at(ends):
-                    data, body = await self._asked.get()
+                    asked, body = await self._asked.get()
                 self._idle_since(None)
                 try:
-                    await self._answer(data)
+                    await self._answer(asked)
                 finally:
                     body.close()
                 if self._protocol is not None and self._protocol.ending:
@@ -120,14 +122,15 @@ class _Connection:
         while not self._asked.empty():
             self._asked.get_nowait()[1].close()
 
-    async def _answer(self, data: bytes) -> None:
+    async def _answer(self, asked: list[bytes]) -> None:
         wanted: CreateResponse | None = None
         meter = self._scope[CALLER_KEY].meter
         try:
-            event, read = await aside(len(data), _read, data)
+            size = len(asked[0])
+            event, read = await aside(size, _read, asked)
             wanted = read
             with nullcontext() if meter is None else _counted(meter):
-                await self._respond(read, len(data), generate=event.generate is not False)
+                await self._respond(read, size, generate=event.generate is not False)
         except GatewayError as error:
             self._forget(wanted)
             await self._refuse(error)
@@ -189,8 +192,9 @@ def _counted(meter: Meter) -> Iterator[None]:
         meter.ended += 1
 
 
-def _read(data: bytes) -> tuple[_Event, CreateResponse]:
-    """Raises ProviderInvalidRequest."""
+def _read(asked: list[bytes]) -> tuple[_Event, CreateResponse]:
+    """Takes the message. Raises ProviderInvalidRequest."""
+    data = asked.pop()
     try:
         event = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

@@ -15,6 +15,7 @@ from typing import Any, cast
 from gateway.api.responses.endpoints import Answer, Begin
 from gateway.api.streaming import Opened, Stream
 from gateway.core import Run
+from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
@@ -197,13 +198,18 @@ class RemoteTurn:
     async def ask(self, asked: int, limit: int | None) -> Run:
         """Calls the model again with everything in the answer so far. asked: how many calls there were before."""
         answer = self._answer
-        fields = chat_fields(self._wanted, [*self._said, *answer.encoder.response["output"]], answer.tools)
-        fields |= {"stream": True, "stream_options": {"include_usage": True}}
-        if limit is not None:
-            fields["max_tokens"] = limit
-        if asked and "tool_choice" in fields:
-            fields["tool_choice"] = freed(fields["tool_choice"])
-        chat = ChatRequest.parse(encode(fields), "responses")
+        items = [*self._said, *answer.encoder.response["output"]]
+
+        def translated() -> ChatRequest:
+            fields = chat_fields(self._wanted, items, answer.tools)
+            fields |= {"stream": True, "stream_options": {"include_usage": True}}
+            if limit is not None:
+                fields["max_tokens"] = limit
+            if asked and "tool_choice" in fields:
+                fields["tool_choice"] = freed(fields["tool_choice"])
+            return ChatRequest.parse(encode(fields), "responses")
+
+        chat = await aside(answer.chat.size, translated)  # the first one, which had all but the last items
         chat.caller = answer.chat.caller
         run = await self._request.gateway.chat(chat)
         answer.chat.tier = chat.tier

@@ -28,7 +28,7 @@ def word(gateway: Gateway, objects: Mapping[str, str | None], name: str) -> str:
         return OFFLINE  # a reload is under way
     if route.engine is not None and route.engine.state != "ready":
         return route.engine.state
-    return BUSY if route.in_flight else READY
+    return BUSY if route.requests.count else READY
 
 
 def missing_credential(config: Config, model: Model | None) -> str | None:

@@ -17,6 +17,8 @@ from gateway.wire.stored import check_metadata
 
 MOST_ITEMS = 20
 """Items that one request may add: OpenAI's limit."""
+LONGEST_ID = 256
+"""Characters of an item's id, by which it is found again."""
 PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc", "compaction": "cmp"}
 PREFIXES |= {"mcp_call": "mcp", "mcp_list_tools": "mcpl"}
 _STATED = (
@@ -77,11 +79,11 @@ def check_items(items: list[Item]) -> None:
 
 
 def with_ids(items: Iterable[Item], known: set[Any]) -> list[Item]:
-    """The items, each with its own id or, without one or with one of `known`, with a new one."""
+    """The items, each with its own id. Those without one, with one of `known` or with an endless one get new ones."""
     found = []
     for item in items:
         id = item.get("id")
-        if not isinstance(id, str) or id in known:
+        if not isinstance(id, str) or id in known or len(id) > LONGEST_ID or "\0" in id:
             id = new_id(PREFIXES.get(_kind(item), "item"))
         known.add(id)
         found.append({**item, "id": id})

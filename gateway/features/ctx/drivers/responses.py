@@ -39,12 +39,12 @@ class OpenAIResponses:
         chat = ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
         count = route.count("ctx", stream=True)
-        route.hold()
+        route.requests.hold()
         try:
-            backend = await (engine.join() if engine is not None else route.backend())
+            backend = await (engine.join() if engine is not None else route.server.backend())
         except BaseException as error:
             count.end(outcome_of(error))
-            route.release()
+            route.requests.release()
             raise
         try:
             if not isinstance(backend, OpenAIBackend):
@@ -57,7 +57,7 @@ class OpenAIResponses:
                 count.end(outcome_of(error))
             if engine is not None:
                 engine.leave()
-            route.release()
+            route.requests.release()
             raise
         return ResponsesAnswering(response, backend, route, engine, ask, count)
 
@@ -138,7 +138,7 @@ class ResponsesAnswering:
                 self._count.end(LEFT if self._failed is None else self._failed.category)
             if self._engine is not None:
                 self._engine.leave()
-            self._route.release()
+            self._route.requests.release()
 
 
 class _Item(Struct):

@@ -1,0 +1,62 @@
+"""The requests of one model whose answers aren't complete."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gateway.core.run import Run
+    from gateway.wire.chat import ChatRequest
+
+
+class InFlight:
+    """runs: answers in progress. waiting: chats that wait for their engine, and since when, by time.monotonic. opening:
+    requests that no engine has accepted yet, those included."""
+
+    def __init__(self) -> None:
+        self.runs: set[Run] = set()
+        self.waiting: dict[ChatRequest, float] = {}
+        self.opening = 0
+        self._watchers: list[Callable[[], None]] = []
+
+    @property
+    def count(self) -> int:
+        return self.opening + len(self.runs)
+
+    @property
+    def flex(self) -> int:
+        """Answers in progress to flex requests."""
+        return sum(run.flex for run in self.runs)
+
+    def on_end(self, watcher: Callable[[], None]) -> None:
+        """Calls `watcher` after each request that ends. It must not wait or raise."""
+        self._watchers.append(watcher)
+
+    def hold(self) -> None:
+        """Counts a request in, until `release` or `accepted`."""
+        self.opening += 1
+
+    def release(self) -> None:
+        self.opening -= 1
+        self.ended()
+
+    def accepted(self, run: Run) -> None:
+        """Moves a request that an engine has accepted from `opening` to `runs`."""
+        self.runs.add(run)
+        self.opening -= 1
+
+    def ended(self) -> None:
+        """Tells those that wait for the end of a request."""
+        for watcher in self._watchers:
+            watcher()
+
+    async def none_left(self, seconds: float) -> None:
+        """Returns once no request is left, or after `seconds`."""
+        empty = asyncio.Event()
+        self.on_end(lambda: None if self.count else empty.set())
+        if self.count:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(empty.wait(), seconds)

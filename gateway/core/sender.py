@@ -1,0 +1,210 @@
+"""Prepares a chat for one model's engine, and sends it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import TypeVar
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from gateway.answer.normalize import Answer, in_words
+from gateway.backends import Backend, Reply
+from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
+from gateway.backends.template import REFUSED
+from gateway.config import Model
+from gateway.core.aside import LARGE, aside
+from gateway.core.capability import CapabilityFinder
+from gateway.errors import ProviderInvalidRequest
+from gateway.observe.request_log import RequestLog
+from gateway.request.checks import Check, Enforced, Uncheckable
+from gateway.request.escaped import may_need_escape
+from gateway.request.prepare import (
+    Capabilities,
+    Prepared,
+    Settings,
+    Terms,
+    TermsCache,
+    blocks,
+    prepare,
+    prepare_prompt,
+    work_out,
+)
+from gateway.request.template_rules import conforming
+from gateway.schema.pool import Threads
+from gateway.wire.chat import ChatRequest, decode, encode
+from gateway.wire.engine import RawText
+
+Asked = tuple[Reply, Answer, Backend, Enforced | None]
+"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
+
+_Got = TypeVar("_Got")
+
+
+class Sender:
+    """A chat passes these stages in `send`: what the model can do; the terms of its tools and schemas, worked out once;
+    the fields for the engine; the engine's reply; who reads it."""
+
+    def __init__(self, model: Model, request_log: RequestLog, schemas: Threads) -> None:
+        """schemas: where the work on clients' schemas is done."""
+        self.capability = CapabilityFinder(model)
+        self.no_repeats = model.call_threshold is not None
+        """An answer that repeats a call is asked for again, in words."""
+        self._model = model
+        self._request_log = request_log
+        self._schemas = schemas
+        self._settings = Settings.of(
+            model.runtime,
+            defaults=model.defaults,
+            strip=model.strip_params,
+            force=model.force_params,
+            engine_enforces=model.enforcement == "engine",
+            compile=schemas.pool.compile,
+            write=schemas.pool.grammar,
+            call_deltas=model.call_deltas,
+            measure=schemas.pool.measure,
+            calls_by_format=model.enforcement == "response_format",
+        )
+        self._terms = TermsCache()
+        self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
+
+    async def send(self, request: ChatRequest, backend: Backend) -> Asked:
+        """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
+        if request.tools is not None and not self._model.parallel_tool_calls:
+            request.call_once()
+        can = await self._capabilities(request, backend)
+        try:
+            return await self._send_once(request, backend, can)
+        except ProviderInvalidRequest as error:
+            if not can.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
+                raise
+        return await self._send_once(request, backend, replace(can, examples=()))
+
+    def fields(self, given: Mapping[str, Raw]) -> Mapping[str, Raw]:
+        """The fields of a request that isn't a chat, with the model's settings."""
+        return self._settings.fields(given)
+
+    async def count_tokens(self, request: ChatRequest, backend: Backend) -> int | None:
+        """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
+        can = await self.capability.find(request, backend)
+        if backend.escapes and may_need_escape(request):
+            can = await self.capability.escaping(request, backend, can)
+        asked = request.size, prepare_prompt, request, self._settings, can
+        try:
+            return await backend.count_tokens(await aside(*asked))
+        except ProviderInvalidRequest as error:
+            return (await _conform(await aside(*asked), error, backend.count_tokens))[0]
+
+    def may_force_calls(self) -> bool:
+        """Whether it isn't known yet that `response_format` doesn't force calls of the model."""
+        return self._may_force_calls
+
+    def learn_format(self, *, forces: bool) -> None:
+        """Notes whether `response_format` has forced a call."""
+        if self._may_force_calls:
+            self._may_force_calls = False
+            self._settings = replace(self._settings, calls_by_format=forces)
+            self._terms = TermsCache()
+
+    async def _capabilities(self, request: ChatRequest, backend: Backend) -> Capabilities:
+        capability = self.capability
+        can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
+        if can is None:
+            can = await capability.find(request, backend)
+        if request.call_threshold is not None:
+            can = capability.deciding(can)
+        if backend.escapes and may_need_escape(request):
+            can = await capability.escaping(request, backend, can)
+        return can
+
+    async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
+        terms = self._terms.get(request, can) or await self._work_out(request, can)
+        prepared = await _prepared(request, self._settings, can, terms)
+        if terms.check is not None and not await _compiles(
+            self._schemas, terms.check, trusted=terms.method != "checked"
+        ):
+            terms = replace(terms, check=None)
+        try:
+            reply = await _open(backend, request, prepared.raw, prepared.fields)
+        except ProviderInvalidRequest as error:
+            prepared = await _prepared(request, self._settings, can, terms)
+            reply, sent, changes = await _conform(
+                prepared.fields, error, partial(_open, backend, request, prepared.raw)
+            )
+            prepared = replace(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
+        enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
+        return reply, self._reader(request, prepared, terms, reply), backend, enforced
+
+    async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
+        if blocks(request, can):
+            terms = await self._schemas.run(work_out, request, self._settings, can)
+        else:
+            terms = await aside(request.size, work_out, request, self._settings, can)
+        self._terms.keep(request, can, terms)
+        return terms
+
+    def _reader(self, request: ChatRequest, prepared: Prepared, terms: Terms, reply: Reply) -> Answer:
+        """Who reads the reply."""
+        kind: Callable[..., Answer] = self._request_log.plain
+        if request.recorded or self._request_log.bodies:
+            kind = partial(self._request_log.recorded, sent=prepared.fields)
+        reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
+        answer = kind(request, reader, reply.fixup, reasoning_open=reply.reasoning_open, healed=prepared.repairs)
+        answer.decided = reply.decided
+        wanted = request.call_deltas or self._settings.call_deltas
+        answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)
+        if request.stream and request.tools is not None:
+            held = self.no_repeats and request.past_calls
+            answer.guarded = terms.piecewise(wanted, reply.by_grammar) and not held
+            if not answer.guarded:
+                before = request.progress
+                request.progress = lambda: answer.describe_held() if answer.chunks else before()
+        return answer
+
+
+async def _prepared(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
+    if request.size <= LARGE:
+        return prepare(request, settings, can, terms)
+    return await aside(request.size, prepare, request, settings, can, terms)
+
+
+def _open(backend: Backend, request: ChatRequest, raw: RawText | None, fields: dict[str, Raw]) -> Awaitable[Reply]:
+    return backend.open(request, fields) if raw is None else backend.open_raw(request, fields, raw)
+
+
+async def _conform(
+    fields: Mapping[str, Raw], refusal: ProviderInvalidRequest, send: Callable[[dict[str, Raw]], Awaitable[_Got]]
+) -> tuple[_Got, dict[str, Raw], Mapping[str, int]]:
+    """Sends a conversation that the model's template refused in stricter forms, until it takes one.
+
+    fields: what was to be sent. Returns what `send` does, the fields that it got, and the changes by kind. Raises the
+    last refusal, any other error at once.
+    """
+    if refusal.code != REFUSED:
+        raise refusal
+    size = memoryview(fields["messages"]).nbytes
+    forms = conforming(await aside(size, decode, fields["messages"]))
+    while (form := await aside(size, next, forms, None)) is not None:
+        messages, changes = form
+        sent = {**fields, "messages": Raw(await aside(size, encode, messages))}
+        try:
+            return await send(sent), sent, changes
+        except ProviderInvalidRequest as error:
+            if error.code != REFUSED:
+                raise
+            refusal = error
+    raise refusal
+
+
+async def _compiles(schemas: Threads, check: Check, *, trusted: bool) -> bool:
+    """Whether the answer can be checked. Raises ProviderInvalidRequest if it has to be. trusted: the engine enforces
+    the constraint, too."""
+    try:
+        await schemas.run(check.compile)
+    except Uncheckable:
+        if not trusted:
+            raise
+        return False
+    return True

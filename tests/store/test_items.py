@@ -1,0 +1,167 @@
+"""Stored items: pages of them, what a model is shown of many, and those that were stored before they had rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection, create_engine, text
+
+from gateway.api.responses import item_rows
+from gateway.api.responses.conversation_store import ConversationStore
+from gateway.api.responses.item_rows import Paging
+from gateway.api.responses.response_store import ResponseStore, Stored
+from gateway.errors import ProviderInvalidRequest
+from gateway.server.principal import LOCAL
+from gateway.store import Store
+from gateway.store.migrate import LOCATION
+
+NOW = 2**31
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    store = await Store.open(url)
+    yield store
+    await store.aclose()
+
+
+def message(id: str, content: str = "Hi") -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": content, "id": id}
+
+
+def response(id: str, *output: dict[str, Any], previous: str | None = None) -> dict[str, Any]:
+    return {"id": id, "created_at": NOW, "previous_response_id": previous, "output": [*output]}
+
+
+def ids(items: list[dict[str, Any]]) -> list[str]:
+    return [item["id"] for item in items]
+
+
+async def test_pages(store: Store, subtests: pytest.Subtests) -> None:
+    """Whatever their size, all pages together are all items, in order."""
+    responses = ResponseStore(store, 2**30)
+    conversations = ConversationStore(store, responses)
+    made = (await conversations.create([message("a"), message("b")], {}, LOCAL))["id"]
+    await responses.put(Stored(response("r1", message("d"), message("e")), [message("c")], made), LOCAL)
+    await responses.put(Stored(response("r2"), [message("f")], made), LOCAL)
+    await conversations.add(made, [message("g")], LOCAL)
+    await conversations.add(made, [message("h")], LOCAL)
+    every = [*"abcdefgh"]
+    assert ids(await conversations.items(made, LOCAL)) == every
+    for ascending in (True, False):
+        for limit in (1, 2, 3, 7, 8, 100):
+            with subtests.test("page", ascending=ascending, limit=limit):
+                found: list[str] = []
+                more = True
+                while more:
+                    asked = Paging(limit, found[-1] if found else None, ascending)
+                    page = await conversations.page(made, LOCAL, asked)
+                    assert len(page.items) <= limit
+                    found += ids(page.items)
+                    more = page.more
+                assert found == (every if ascending else every[::-1])
+    with pytest.raises(ProviderInvalidRequest, match="there is no item 'x'"):
+        await conversations.page(made, LOCAL, Paging(1, "x"))
+    assert ids((await responses.items("r1", LOCAL, Paging(9))).items) == ["c"], "its own input alone"
+
+
+async def test_a_page_is_no_larger_than_its_bound(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(item_rows, "PAGE_BYTES", 950)
+    conversations = ConversationStore(store, ResponseStore(store, 2**30))
+    items = [message("a", "x" * 2000), message("b", "x" * 400), message("c", "x" * 400), message("d")]
+    made = (await conversations.create(items, {}, LOCAL))["id"]
+    pages = [await conversations.page(made, LOCAL, Paging(9, after, ascending=True)) for after in (None, "a", "c")]
+    assert [(ids(page.items), page.more) for page in pages] == [(["a"], True), (["b", "c"], True), (["d"], False)]
+
+
+async def test_what_a_model_is_shown_is_bounded(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    responses = ResponseStore(store, 2**30)
+    conversations = ConversationStore(store, responses)
+    made = (await conversations.create([message("a"), message("b"), message("c")], {}, LOCAL))["id"]
+    chain = ("r1", "r2", "r3")
+    for before, id in pairwise((None, *chain)):
+        assert id is not None
+        await responses.put(Stored(response(id, message(f"o{id}"), previous=before), [message(f"i{id}")]), LOCAL)
+    assert ids(await responses.conversation("r3", LOCAL)) == [f"{put}{id}" for id in chain for put in "io"]
+    for name, most in (("MOST_ITEMS", 2), ("MOST_BYTES", 420)):
+        with monkeypatch.context() as patch:
+            patch.setattr(item_rows, name, most if name == "MOST_ITEMS" else 130)
+            with pytest.raises(ProviderInvalidRequest, match="send truncation: auto"):
+                await conversations.items(made, LOCAL)
+            assert ids(await conversations.items(made, LOCAL, cut=True)) == ["b", "c"]
+            patch.setattr(item_rows, name, most)
+            with pytest.raises(ProviderInvalidRequest, match="send truncation: auto"):
+                await responses.conversation("r3", LOCAL)
+            assert ids(await responses.conversation("r3", LOCAL, cut=True)) == ["ir2", "or2", "ir3", "or3"]
+
+
+async def test_a_removed_item_is_gone_from_its_response(store: Store) -> None:
+    responses = ResponseStore(store, 2**30)
+    conversations = ConversationStore(store, responses)
+    made = (await conversations.create([], {}, LOCAL))["id"]
+    await responses.put(Stored(response("r1", message("b"), message("c")), [message("a")], made), LOCAL)
+    for gone in ("a", "b"):
+        await conversations.remove(made, gone, LOCAL)
+        with pytest.raises(ProviderInvalidRequest, match="there is no item"):
+            await conversations.item(made, gone, LOCAL)
+    assert (
+        ids((await responses.get("r1", LOCAL)).response["output"])
+        == ids(await conversations.items(made, LOCAL))
+        == ["c"]
+    )
+    await responses.put(Stored(response("r1", message("c"), message("d")), [message("a")], made), LOCAL)
+    assert ids(await conversations.items(made, LOCAL)) == ["c", "d"], "a new state of a response has its new output"
+    await responses.delete("r1", LOCAL)
+    await conversations.remove(made, "c", LOCAL)
+    assert ids(await conversations.items(made, LOCAL)) == ["d"]
+
+
+def test_items_that_had_no_rows(url: str) -> None:
+    """Up, and down again."""
+    engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:").replace("/folder/", "/"))
+    rows = [
+        ("r1", json.dumps(response("r1", message("b"))), [message("a", "é\n\u2028")], "conv_1"),
+        ("r2", json.dumps(response("r2", message("d"))), [message("c")], None),
+        ("items_1", "", [message("e"), {"type": "message"}], "conv_1"),
+    ]
+
+    def migrate(connection: Connection, how: Any, revision: str) -> None:
+        config = Config()
+        config.set_main_option("script_location", str(LOCATION))
+        config.attributes |= {"connection": connection, "version_table": "v"}
+        how(config, revision)
+
+    def all_items(connection: Connection) -> list[tuple[str, int, str, Any]]:
+        found = connection.execute(
+            text("SELECT response, place, id, item FROM response_items ORDER BY response, place")
+        )
+        return [(row.response, row.place, row.id, json.loads(row.item)) for row in found]
+
+    with engine.connect() as connection, connection.begin():
+        migrate(connection, command.upgrade, "responses_0003")
+        for id, held, items, conversation in rows:
+            connection.execute(
+                text(
+                    "INSERT INTO responses (id, tenant, owner, created_at, response, items, conversation) "
+                    "VALUES (:id, 't', 'o', 1, :response, :items, :conversation)"
+                ),
+                {"id": id, "response": held, "items": json.dumps(items), "conversation": conversation},
+            )
+        migrate(connection, command.upgrade, "responses_0004")
+        assert all_items(connection) == [
+            ("items_1", 0, "e", message("e")),
+            ("items_1", 1, "", {"type": "message"}),
+            ("r1", 0, "a", message("a", "é\n\u2028")),
+            ("r1", item_rows.OUTPUTS, "b", message("b")),
+            ("r2", 0, "c", message("c")),
+        ]
+        migrate(connection, command.downgrade, "responses_0003")
+        kept = connection.execute(text("SELECT id, items FROM responses")).all()
+        assert {row.id: json.loads(row.items) for row in kept} == {id: items for id, _, items, _ in rows}
+    engine.dispose()
