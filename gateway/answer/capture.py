@@ -125,14 +125,19 @@ def asked(body: bytes) -> Recording | None:
 def model_in(body: bytes) -> str:
     """The model that a possibly invalid request names; "" if it names none."""
     try:
-        model = msgspec.json.decode(body, type=_Named).model
+        named = msgspec.json.decode(body, type=_Named).model
+        model = msgspec.json.decode(named) if len(named) <= LONGEST_MODEL else ""
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return ""
     return model if isinstance(model, str) else ""
 
 
+LONGEST_MODEL = 4096
+"""Bytes. Whatever is longer is no name, and isn't decoded."""
+
+
 class _Named(msgspec.Struct):
-    model: Any = None
+    model: msgspec.Raw = msgspec.Raw(b'""')
 
 
 def _same(one: msgspec.Raw, other: msgspec.Raw | None) -> bool:

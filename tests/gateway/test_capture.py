@@ -252,3 +252,9 @@ def test_counts_that_an_engine_leaves_out_are_0() -> None:
     usage = next(each["usage"] for each in found if each.get("usage"))
     assert (usage["prompt_tokens"], usage["completion_tokens"]) == (5, 3)
     assert usage["prompt_tokens_details"] == {"cached_tokens": 0}
+
+
+def test_a_long_model_is_no_name() -> None:
+    assert capture.model_in(b'{"model":"m","x":1}') == "m"
+    assert capture.model_in(b'{"model":"' + b"m" * 5000 + b'"}') == ""
+    assert capture.model_in(b'{"model":[' + b"[]," * 5000 + b"1]}") == ""

@@ -2,7 +2,7 @@
 
 The suite is generated: the endpoints come from `gateway.api.routes`, the bodies from an example of what each takes
 (`tests.hostile.endpoints`), and an endpoint without one fails it. CI sends about 2,900 requests, in which each part of
-each example is grown in one way. `--slow` sends some 6,000, each part grown in every way, and then larger ones until
+each example is grown in one way. `--slow` sends some 7,000, each part grown in every way, and then larger ones until
 ten minutes are over.
 """
 
