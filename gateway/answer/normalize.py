@@ -648,10 +648,11 @@ class Answer:
 
     def whole(self, payload: bytes) -> bytes:
         """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
-        # Only the probabilities of other tokens are that many.
-        most = MOST_TOKENS if self._request.fields.keys() & _PROBABILITIES else MOST_VALUES
-        if exceeds(payload, most):
-            raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
+        if len(payload) > MOST_VALUES:
+            # Only the probabilities of other tokens are that many.
+            most = MOST_TOKENS if self._request.fields.keys() & _PROBABILITIES else MOST_VALUES
+            if exceeds(payload, most):
+                raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
         if self._fixup is None and not self.healed and self.decided is None and self._passes(payload):
             return payload
         repairs = Repairs(self._request.model)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 from gateway.answer.normalize import EngineError
 from gateway.config import Model
-from gateway.core.aside import aside
+from gateway.core.aside import LARGE, aside
 from gateway.core.sender import Asked, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -132,7 +132,8 @@ class Run:
         while True:
             try:
                 payload = await self.reply.whole()
-                clean = await aside(len(payload), self.answer.whole, payload)
+                large = len(payload) > LARGE
+                clean = await aside(len(payload), self.answer.whole, payload) if large else self.answer.whole(payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)
