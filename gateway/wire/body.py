@@ -11,7 +11,7 @@ from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.nulls import without_nulls
-from gateway.wire.values import MOST_VALUES, check
+from gateway.wire.values import MOST_VALUES, check, check_width
 
 T = TypeVar("T")
 
@@ -26,6 +26,7 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES)
     """
     try:
         check(body, most)
+        check_width(body)
         return decoder.decode(without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None

@@ -3,6 +3,7 @@ for each value than for each byte of a text."""
 
 from __future__ import annotations
 
+import re
 from codecs import getincrementaldecoder
 
 from gateway.errors import ProviderInvalidRequest
@@ -14,6 +15,11 @@ MOST_TOKENS = 500_000
 probabilities of other tokens."""
 STEP = 64 * 1024
 """Bytes to look at before other threads may run."""
+
+_WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]").search
+MOST_WIDE = 6 * 1024 * 1024
+"""Bytes of texts with a character beyond U+FFFF, such as an emoji: Python needs four bytes for each of their
+characters. Above any context window."""
 
 _STRUCTURE = b",[{"
 """What each value of an object or array but one has before it, and each object or array begins with."""
@@ -38,6 +44,16 @@ def check(body: bytes, most: int = MOST_VALUES) -> None:
         decoder.decode(b"", final=True)
 
 
+def check_width(body: bytes) -> None:
+    """Before a body is decoded into texts. Raises ProviderInvalidRequest (413) for more than MOST_WIDE."""
+    if len(body) > MOST_WIDE and _wide(body) > MOST_WIDE:
+        raise ProviderInvalidRequest(
+            f"texts with emoji or other characters beyond U+FFFF have more than {MOST_WIDE >> 20} MB: send less text",
+            code="request_too_large",
+            status=413,
+        )
+
+
 def exceeds(body: bytes, most: int) -> bool:
     """Whether there are more values."""
     return len(body) > most and _in_any(body, most) > most and _outside_strings(body, most) > most
@@ -54,13 +70,47 @@ def _in_any(body: bytes, most: int) -> int:
     return found
 
 
+def _wide(body: bytes) -> int:
+    """Bytes of texts with such a character, as UTF-8 or as an escape. Ends above MOST_WIDE."""
+    found = size = inside = 0
+    wide, rest = False, b""
+    for at in range(0, len(body), STEP):
+        piece = rest + body[at : at + STEP]
+        # An escape may go on in the next piece.
+        rest = _begun_escape(piece)
+        plain = piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b"")
+        for number, part in enumerate(plain.split(b'"')):
+            if number:
+                found += size if inside and wide else 0
+                inside, size, wide = inside ^ 1, 0, False
+            if inside:
+                size += len(part)
+                wide = wide or _WIDE(part) is not None
+        if found + (size if wide else 0) > MOST_WIDE:
+            return MOST_WIDE + 1
+    return found
+
+
+def _begun_escape(piece: bytes) -> bytes:
+    """The end of a piece from a backslash on whose escape isn't complete."""
+    begun = piece[max(0, len(piece) - 5) :].rfind(b"\\")
+    if begun < 0:
+        return b""
+    begun += max(0, len(piece) - 5)
+    escaped = (begun - len(piece[: begun + 1].rstrip(b"\\"))) % 2  # it is itself escaped
+    if escaped:
+        return b""
+    length = 6 if piece[begun + 1 : begun + 2] == b"u" else 2
+    return piece[begun:] if len(piece) - begun < length else b""
+
+
 def _outside_strings(body: bytes, most: int) -> int:
     """Ends above `most`."""
     found, inside, rest = 0, 0, b""
     for at in range(0, len(body), STEP):
         piece = rest + body[at : at + STEP]
         # An escape may go on in the next piece.
-        rest = b"\\" if (len(piece) - len(piece.rstrip(b"\\"))) % 2 else b""
+        rest = _begun_escape(piece)
         plain = piece.removesuffix(rest).replace(b"\\\\", b"").replace(b'\\"', b"")
         parts = plain.split(b'"')
         structure = b"".join(parts[inside::2])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import values
-from gateway.wire.values import check
+from gateway.wire.values import check, check_width
 
 _TEXT = st.text('\\",[{}]: aé\n', max_size=8)
 _JSON = st.recursive(
@@ -38,6 +38,41 @@ def test_texts_hold_no_values(value: Any, step: int, ascii: bool) -> None:
         if 0 < most <= len(body):
             with pytest.raises(ProviderInvalidRequest, match="JSON values"):
                 check(body, most - 1)
+
+
+def texts(value: Any) -> list[str]:
+    """All of a value, keys among them."""
+    if isinstance(value, dict):
+        return [*value, *texts([*value.values()])]
+    return (
+        [text for one in value for text in texts(one)] if isinstance(value, list) else [value] * isinstance(value, str)
+    )
+
+
+@given(
+    st.recursive(
+        st.text('\\"u😀é', max_size=8),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text('a"😀', max_size=3), inner, max_size=4),
+        max_leaves=20,
+    ),
+    st.integers(1, 9),
+    st.booleans(),
+)
+def test_which_texts_are_wide(value: Any, step: int, ascii: bool) -> None:
+    body = json.dumps(value, ensure_ascii=ascii).encode()
+    wide = sum(
+        len(json.dumps(text, ensure_ascii=ascii).encode()[1:-1].replace(b"\\\\", b"").replace(b'\\"', b""))
+        for text in texts(value)
+        if "😀" in text
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(values, "STEP", step)
+        patch.setattr(values, "MOST_WIDE", wide)
+        check_width(body)
+        if 0 < wide <= len(body):
+            patch.setattr(values, "MOST_WIDE", wide - 1)
+            with pytest.raises(ProviderInvalidRequest, match="emoji"):
+                check_width(body)
 
 
 @pytest.mark.parametrize("body", [b'"\xff"', b'"\xc3', b'"\xed\xa0\x80"'])

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.wire.values import MOST_TOKENS, MOST_VALUES
+from gateway.wire.values import MOST_TOKENS, MOST_VALUES, MOST_WIDE
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway, Upstream, configuration, started, warm
 
@@ -117,3 +117,16 @@ def test_one_text_fills_the_body(gateway: Gateway, unharmed: Unharmed, subtests:
         for name, (path, body) in TEXTS.items():
             with subtests.test(name):
                 assert gateway.ask("POST", path, (body % text).encode()).status == 200
+
+
+@pytest.mark.parametrize("emoji", ["😀", r"\ud83d\ude00"], ids=["UTF-8", "escape"])
+def test_one_emoji_makes_no_text_too_large(
+    gateway: Gateway, unharmed: Unharmed, subtests: pytest.Subtests, emoji: str
+) -> None:
+    """It takes four bytes for each character of its text."""
+    for size, statuses in ((MOST_WIDE - 1000, (200,)), (SIZE, (200, 413))):
+        text = "x" * size + emoji
+        with unharmed(body=size):
+            for name, (path, body) in TEXTS.items():
+                with subtests.test(f"{name}: {size}"):
+                    assert gateway.ask("POST", path, (body % text).encode()).status in statuses
