@@ -39,6 +39,7 @@ what /proc says of other processes."""
 DEVICES = ("/dev", "/proc/self", "/tmp/nvidia-mps")  # noqa: S108 - a fixed place of NVIDIA's
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - shared between threads of an engine, and with the GPU's driver
 LIBRARIES = ("lib", "lib32", "lib64")
+PACKAGES = ("site-packages", "dist-packages")
 PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH", "PYTHONHOME")
 """Variables that name folders and files which an engine reads."""
 OWN_FOLDER = {"HOME": "", "XDG_CACHE_HOME": "cache", "TMPDIR": "", "CUDA_CACHE_PATH": "cache/cuda"}
@@ -91,7 +92,9 @@ def allowed(model: Model, recipe: Recipe, folder: Path, prompts: Path | None) ->
         return None
     environment = {**os.environ, **recipe.env}
     named = (part for name in PATHS for part in environment.get(name, "").split(os.pathsep))
-    own = str(Path(__file__).parents[1]), site.getusersitepackages()
+    # A Python may find packages of another one, by a .pth file.
+    packages = (path for path in sys.path if Path(path).name in PACKAGES)
+    own = str(Path(__file__).parents[1]), site.getusersitepackages(), *packages
     read = (*SYSTEM, *_around(program), *own, *_weights(model), *filter(None, named))
     write = [SHARED_MEMORY, str(folder), *([str(prompts)] if prompts is not None else [])]
     return {

@@ -97,7 +97,9 @@ async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path
     async with gateway_of(model, machine) as (gateway, route):
         await whole(gateway)
         end: int = json.loads((mlx_model / "config.json").read_bytes())["eos_token_id"]
-        await dies_in_its_answer(gateway, route, {**LONG, "logit_bias": {str(end): -1000}, "top_logprobs": 11})
+        await dies_in_its_answer(
+            gateway, route, {**LONG, "logit_bias": {str(end): -1000}, "logprobs": True, "top_logprobs": 11}
+        )
 
 
 async def test_the_users_own_server_ends_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:

@@ -42,7 +42,8 @@ PLACES = (
 
 OTHERS = {
     **dict.fromkeys(
-        ("tool_prompt", "tool_wording", "enforcement", "session", "call_deltas", "save"), "one of a few words"
+        ("tool_prompt", "tool_wording", "enforcement", "session", "call_deltas", "save", "share_prefixes"),
+        "one of a few words",
     ),
     **dict.fromkeys(("excludes", "aliases", "allowed_hosts", "public_hosts", "users"), "names"),
     "models": "names",

@@ -77,7 +77,8 @@ CONFIG = """
 active_model: tiny
 server: {{api_keys: ["${{PROVIDER_TEST_KEY}}"]}}
 models:
-  tiny: {{runtime: llama.cpp, path: {model}, context_window: 512, tool_call_format: pythonic, threads: 1}}
+  tiny:
+    {{runtime: llama.cpp, path: {model}, context_window: 512, tool_call_format: pythonic, threads: 1, images: refuse}}
   too-slow: {{runtime: llama.cpp, path: {model}, startup_timeout_seconds: 0.01}}
   no-weights: {{runtime: llama.cpp, path: nowhere.gguf}}
   vectors: {{runtime: llama.cpp, role: embedding, path: {model}, threads: 1, args: [--pooling, mean]}}

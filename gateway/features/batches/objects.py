@@ -13,6 +13,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
 from gateway.wire.chat import encode
 from gateway.wire.stored import check_metadata
+from gateway.wire.values import MOST_TOKENS
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 Status = Literal[
@@ -141,10 +142,10 @@ class LineReader:
 
     def _parsed(self, text: bytes) -> Line | Fault:
         try:
-            line = body.read(_line_decoder, text)
+            line = body.read(_line_decoder, text, MOST_TOKENS)
             if not bytes(line.body).startswith(b"{"):
                 raise ProviderInvalidRequest("body: expected `object`", param="body")
-            known = body.read(_body_decoder, bytes(line.body))
+            known = body.read(_body_decoder, bytes(line.body), MOST_TOKENS)
         except ProviderInvalidRequest as error:
             message = error.message.replace("the request body", "the line")
             return Fault("invalid_json_line", message, error.param, self._number)
