@@ -19,15 +19,16 @@ Stop = Annotated[str, Meta(min_length=1)]
 """A sequence that ends an answer. An empty one would end each before its first word."""
 
 
-def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES) -> T:
+def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES, *, nulls: bool = False) -> T:
     """Returns the decoded body; a field that is null is absent. most: values that it may have.
 
+    nulls: null is a value, as in a change that clears a field and in records.
     Raises ProviderInvalidRequest, which names the invalid field.
     """
     try:
         check(body, most)
         check_width(body)
-        return decoder.decode(without_nulls(body))
+        return decoder.decode(body if nulls else without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors
         raise _invalid(error, decoder.type) from None
 

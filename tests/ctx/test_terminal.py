@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -20,7 +21,7 @@ Frame = dict[str, Any]
 
 
 class Gateway:
-    """The other side: it answers `slow` only once it is cancelled, and all else at once."""
+    """The other side: it answers `slow` only once it is cancelled, and all else at once, until the client ends."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.frames: list[Frame] = []
@@ -31,6 +32,10 @@ class Gateway:
         self._connection.sendall(json.dumps(event).encode() + b"\n")
 
     def serve(self) -> None:
+        with self._reads, contextlib.suppress(ConnectionError):
+            self._serve()
+
+    def _serve(self) -> None:
         active: str | None = None
         for line in self._reads:
             frame = json.loads(line)

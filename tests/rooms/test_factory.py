@@ -77,6 +77,11 @@ async def test_models_and_records(tmp_path: Path) -> None:
         await conforms(rooms, "DELETE", "/llm/data/{model}/{id}", 200, None, **one)
         gone = await rooms.call("GET", f"/llm/data/person/{ann['id']}", 404)
         assert gone["code"] == "record_not_found"
+        await rooms.call("PUT", "/llm/describe/note", 200, {"schema": {"type": "object", "required": ["due", "text"]}})
+        note = await rooms.call("POST", "/llm/data/note", 201, {"due": None, "text": {"lead": None}})
+        assert (note["due"], note["text"]) == (None, {"lead": None})
+        note = await rooms.call("PATCH", f"/llm/data/note/{note['id']}", 200, {"text": None})
+        assert (note["due"], note["text"]) == (None, None)
         wrong = await rooms.call("POST", "/llm/data/person", 400, {"age": "old"})
         assert wrong["code"] == "invalid_record"
         unknown = await rooms.call("GET", "/llm/describe/nothing", 404)

@@ -52,9 +52,10 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     return {"success": False, "data": None, "error": text, "code": error.code, "message": text}
 
 
-async def _read(request: Request, kind: type[T]) -> T:
-    """The body; an empty one is `{}`. Raises ProviderInvalidRequest, which names the field at fault."""
-    return wire.read(msgspec.json.Decoder(kind), await request.body() or b"{}")
+async def _read(request: Request, kind: type[T], *, nulls: bool = False) -> T:
+    """The body; an empty one is `{}`. nulls: null is a value. Raises ProviderInvalidRequest, which names the field at
+    fault."""
+    return wire.read(msgspec.json.Decoder(kind), await request.body() or b"{}", nulls=nulls)
 
 
 def _id(request: Request) -> str:
@@ -84,7 +85,8 @@ async def get(rooms: Rooms, request: Request) -> tuple[int, Any]:
 
 @enveloped
 async def update(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    return 200, await rooms.update(request.principal.tenant, _id(request), await _read(request, Update))
+    changes = await _read(request, Update, nulls=True)
+    return 200, await rooms.update(request.principal.tenant, _id(request), changes)
 
 
 @enveloped

@@ -57,7 +57,7 @@ async def _body(request: Request) -> bytes:
 
 
 async def _object(request: Request) -> dict[str, Any]:
-    found: dict[str, Any] = wire.read(msgspec.json.Decoder(dict[str, Any]), await _body(request))
+    found: dict[str, Any] = wire.read(msgspec.json.Decoder(dict[str, Any]), await _body(request), nulls=True)
     return found
 
 
