@@ -137,6 +137,18 @@ async def test_a_message_that_fills_the_window_goes_alone(tmp_path: Path) -> Non
         assert output["payload"]["text"] == "Fine."
 
 
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_message_that_fits_in_no_window_shortens_no_other_room(told: bool, tmp_path: Path) -> None:
+    async with house(tmp_path, window(speaks("Fine."), told=told), model={"context_window": WINDOW}) as rooms:
+        first, second = await rooms.rent(), await rooms.rent()
+        await rooms.say(first, "long " * 4000)
+        await rooms.until(first, "room:failed")
+        history = await converse(rooms, second, 2, lambda _: "m" * (WINDOW // 2))
+        assert {event["event_type"] for event in history["events"]}.isdisjoint(
+            {"error", "history:compacted", "history:shortened"}
+        )
+
+
 async def test_without_a_summary_model_the_summary_is_cut_together(tmp_path: Path) -> None:
     async with house(tmp_path, window(speaks("o" * 60), summary=None), model={"context_window": WINDOW}) as rooms:
         room = await rooms.rent()

@@ -121,6 +121,8 @@ class RoomWindow:
         if (prompt := error.details.get("prompt_tokens")) and self._sent:
             self._measure.scale *= max(1.0, int(prompt) / self._sent)
         if self._most / self._measure.scale >= before:  # the engine didn't say by how much
+            if self._sent > self._measure.window - LEAST_ANSWER:
+                return False  # that was the smallest form: it says nothing of other rooms' conversations
             self._measure.scale *= 1.5
         return True
 
