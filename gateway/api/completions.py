@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from gateway.api.streaming import Opened, PayloadEncoding, Stream
@@ -46,7 +47,10 @@ async def create(request: Request) -> ASGIApp:
             await _read_prompt(route, part, reader, wanted)
             posted = route.post("completions", part.fields, "completions", request.caller, asked=wanted.model)
             async with posted as answer:
-                return reader.read(await answer.whole(), whole=True)
+                payload = await answer.whole()
+                if len(payload) > LARGE:
+                    return await aside(len(payload), partial(reader.read, whole=True), payload)
+                return reader.read(payload, whole=True)
 
     readers = [Reader(part, wanted.known.logprobs, route.model.name) for part in parts]
     try:
@@ -124,7 +128,7 @@ class _Choices:
             if not (payloads := await self._answer.payloads()):
                 await self._stack.aclose()
                 self._answer = None
-            elif clean := self._clean(payloads):
+            elif clean := await aside(sum(map(len, payloads)), self._clean, payloads):
                 return clean
         return []
 

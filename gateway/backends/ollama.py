@@ -41,6 +41,9 @@ FIRST_WITH_TRUNCATE = (0, 12, 6)
 BYTES_PER_TOKEN = 2
 """A prompt with fewer bytes for each token of the window fits, but for rare ones: see the end of its answer."""
 
+LARGE = 256 * 1024
+"""Bytes of an answer, or a line of it, that is read beside the event loop."""
+
 DEFAULT_WINDOW = 2048
 """Smallest default context window of any Ollama version, in tokens."""
 
@@ -97,7 +100,8 @@ class OllamaReply(Reply):
         answers = []
         while True:
             body = await self._response.read()
-            answer = json_object(body, most=MOST_TOKENS)
+            read = partial(json_object, body, most=MOST_TOKENS)
+            answer = await asyncio.to_thread(read) if len(body) > LARGE else read()
             if answer.get("done") is False:
                 message = answer.get("message")
                 text = str(message.get("content") if isinstance(message, dict) else answer.get("response") or "")
@@ -120,7 +124,8 @@ class OllamaReply(Reply):
                 raise ProviderInvalidResponse(f"a line of Ollama's answer exceeds {DEFAULT_MAX_EVENT_SIZE} bytes")
             payloads: list[bytes] = []
             for line in filter(None, map(bytes.strip, lines)):
-                payloads += self._chat.chunks(line)
+                read = partial(self._chat.chunks, line)
+                payloads += await asyncio.to_thread(read) if len(line) > LARGE else read()
                 if self._chat.stopped:
                     break
             if self._chat.stopped and not self._chat.done:

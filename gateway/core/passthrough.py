@@ -10,11 +10,13 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.backends import Backend, Reply
+from gateway.core.aside import LARGE, aside
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import NOBODY, ApiName, Caller, Tier, decode, encode
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.sse import Sink
+from gateway.wire.values import MOST_TOKENS, exceeds
 
 if TYPE_CHECKING:
     from gateway.prompts.live import Place
@@ -69,7 +71,10 @@ class Passthrough:
     async def whole(self) -> bytes:
         """Raises the error that a 200 contains, or ProviderInvalidResponse for a body that no client could read."""
         body = await self._reply.whole()
-        self._look(body)
+        if len(body) > LARGE:
+            await aside(len(body), self._look, body)
+        else:
+            self._look(body)
         return body
 
     async def payloads(self) -> list[bytes]:
@@ -78,16 +83,16 @@ class Passthrough:
         payloads = await self._reply.payloads()
         if payloads:
             if not self._last:
-                self._look(payloads[0])
+                await aside(len(payloads[0]), self._look, payloads[0])
             self._last = payloads[-1]
             if b'"error"' in self._last:
-                self._look(self._last)
+                await aside(len(self._last), self._look, self._last)
             self._count.came(len(payloads))
             return payloads
         if not self._reply.done:
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         if self._last:
-            self._look(self._last)
+            await aside(len(self._last), self._look, self._last)
         return []
 
     def push_to(self, sink: Sink) -> None:
@@ -98,7 +103,8 @@ class Passthrough:
             found = _decode(payload)
             usage = decode(found.usage) if len(found.usage) <= LONGEST_USAGE else None
         except BROKEN as error:
-            if (body := _completion(payload)) is None:
+            # A vector, a score, and what is no object at all: nothing there can be repaired.
+            if isinstance(error, msgspec.ValidationError) or (body := _completion(payload)) is None:
                 raise ProviderInvalidResponse(f"the engine's answer can't be read: {error}") from error
             found, usage = _Known(Raw(encode(body.get("error")))), body.get("usage")
         if bytes(found.error) not in _NO_ERROR:
@@ -122,6 +128,8 @@ _decode = msgspec.json.Decoder(_Known).decode
 
 def _completion(payload: bytes) -> dict[str, Any] | None:
     """A text completion that its reader will repair. Nothing else is: numbers of a vector can't be left out."""
+    if b'"choices"' not in payload or exceeds(payload, MOST_TOKENS):
+        return None
     try:
         body = LenientReader().read(payload, last=True)
     except BROKEN:

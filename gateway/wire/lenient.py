@@ -11,11 +11,13 @@ import json
 import re
 from codecs import getincrementaldecoder
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import islice, pairwise
 from math import isfinite
 from typing import Any
 
 import msgspec
+
+from gateway.wire.values import STEP
 
 BROKEN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What the strict decoders of msgspec raise."""
@@ -28,10 +30,17 @@ _TEXTS = frozenset(("content", "reasoning_content", "reasoning", "thinking", "ar
 _AROUND = frozenset(("choices", "delta", "message", "tool_calls", "function"))
 """What such fields stand in."""
 
+MOST_REPAIRED = 8 * 1024 * 1024
+"""Bytes of a payload that is repaired, which takes up to ten times as much memory. No model writes that much text."""
+MOST_INVALID = 100_000
+"""Bytes of a payload that aren't UTF-8: each becomes the three of U+FFFD."""
+
 _DIGITS = 20
 """Longer integers fit into no client's 64 bits."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
+_PAIR_OF_HALVES = re.compile("([\ud800-\udbff])([\udc00-\udfff])")
+_INVALID = re.compile("[\udc80-\udcff]")
 _HALVES = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 """Surrogates without their other half. Those that are left out stand for invalid bytes."""
 _ESCAPE = re.compile(
@@ -70,9 +79,14 @@ class LenientReader:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 failure: Exception = error
                 self.repaired = True
+        if len(payload) > MOST_REPAIRED:
+            raise msgspec.DecodeError(f"it has an error, and more than {MOST_REPAIRED >> 20} MB, which aren't repaired")
+        # Bytes that aren't UTF-8 become lone surrogates.
+        text = payload.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
+        if next(islice(_INVALID.finditer(text), MOST_INVALID, None), None) is not None:
+            raise msgspec.DecodeError(f"more than {MOST_INVALID} of its bytes are not UTF-8")
         try:
-            # Bytes that aren't UTF-8 become lone surrogates.
-            body = _decoder.decode(payload.decode("utf-8", "surrogateescape").removeprefix("\ufeff"))
+            body = _decoder.decode(text)
         except json.JSONDecodeError as error:
             raise (msgspec.DecodeError(str(error)) if self._held else failure) from None
         return self._value(body, (), last=last)
@@ -113,13 +127,33 @@ def joined(text: str, *, last: bool = True) -> tuple[str, str]:
     """The text with its half characters joined, or replaced; and the half at its end. last: nothing follows it."""
     if _SURROGATE.search(text) is None:
         return text, ""
-    text = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     held = ""
     if not last and "\ud800" <= text[-1:] <= "\udbff":
         text, held = text[:-1], text[-1]
     decoder = _utf8("replace")
-    clean = decoder.decode(_HALVES.sub("\ufffd", text).encode("utf-8", "surrogateescape"), last or bool(held))
-    return clean, held or decoder.getstate()[0].decode("utf-8", "surrogateescape")
+    clean = []
+    for piece in _pieces(text):
+        # The codec of UTF-16 joins pairs, too, but raises a costly exception for each half.
+        whole = _HALVES.sub("\ufffd", _PAIR_OF_HALVES.sub(_character, piece))
+        clean.append(decoder.decode(whole.encode("utf-8", "surrogateescape")))
+    if last or held:
+        clean.append(decoder.decode(b"", final=True))
+    return "".join(clean), held or decoder.getstate()[0].decode("utf-8", "surrogateescape")
+
+
+def _pieces(text: str) -> Iterator[str]:
+    """The text, no pair of halves of which is cut; other threads may run after each piece."""
+    at = 0
+    while at < len(text):
+        end = at + STEP
+        if _PAIR_OF_HALVES.match(text, end - 1):
+            end += 1
+        yield text[at:end]
+        at = end
+
+
+def _character(found: re.Match[str]) -> str:
+    return chr(0x10000 + ((ord(found[1]) - 0xD800) << 10) + ord(found[2]) - 0xDC00)
 
 
 def without_half_escapes(written: str) -> str:

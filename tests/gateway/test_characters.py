@@ -13,7 +13,16 @@ from hypothesis import strategies as st
 from gateway.backends.collect import Collector
 from gateway.backends.ollama_chat import Chat
 from gateway.wire.chat import decode
-from gateway.wire.lenient import BROKEN, EscapeJoiner, LenientReader, joined, without_half_escapes
+from gateway.wire.lenient import (
+    BROKEN,
+    MOST_INVALID,
+    MOST_REPAIRED,
+    EscapeJoiner,
+    LenientReader,
+    joined,
+    without_half_escapes,
+)
+from gateway.wire.values import STEP
 from tests.gateway.double import Json, chunk, completion
 from tests.gateway.test_normalize import answer, streamed
 
@@ -96,6 +105,14 @@ def test_texts_are_joined_as_one(parts: list[str]) -> None:
     assert found.encode().decode() == found
 
 
+@pytest.mark.parametrize("before", range(STEP - 5, STEP + 2))
+@pytest.mark.parametrize("character", ["\ud83d\ude00", "\udcf0\udc9f\udc98\udc80"], ids=["UTF-16", "UTF-8"])
+def test_no_piece_of_a_long_text_cuts_a_character(character: str, before: int) -> None:
+    one = joined(character)[0]
+    assert len(one) == 1
+    assert joined("a" * before + character * 3 + "b" * STEP)[0] == "a" * before + one * 3 + "b" * STEP
+
+
 ESCAPES = st.sampled_from([r"\ud83d", r"\ude00", r"\uD83D", r"\\", r"\n", r"\u0041", r"\"", "a", "ud83d", "é"])
 
 
@@ -143,3 +160,14 @@ def test_what_is_no_json_is_refused_as_ever(payload: bytes) -> None:
         decode(payload)
     with pytest.raises(type(strict.value)):
         LenientReader().read(payload)
+
+
+def test_what_costs_too_much_to_repair_is_refused() -> None:
+    text = b'{"a":"%b"}'
+    assert LenientReader().read(text % (b"\xff" * MOST_INVALID)) == {"a": "\ufffd" * MOST_INVALID}
+    with pytest.raises(BROKEN, match="of its bytes are not UTF-8"):
+        LenientReader().read(text % (b"\xff" * (MOST_INVALID + 1)))
+    long = b"a" * MOST_REPAIRED
+    assert LenientReader().read(text % long) == {"a": long.decode()}
+    with pytest.raises(BROKEN, match="aren't repaired"):
+        LenientReader().read(text % (long + b"\xff"))
