@@ -169,7 +169,9 @@ class Run:
             came = await self.reply.payloads()
             if not self.first:
                 self.first = monotonic()
-            if came:
+            if came and len(came[0]) > LARGE:
+                await aside(len(came[0]), self.answer.feed, came, clean)
+            elif came:
                 self.answer.feed(came, clean)
             else:
                 self._ended = True

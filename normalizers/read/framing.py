@@ -14,7 +14,16 @@ from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
 from normalizers.read.reasoning_calls import ReasoningCalls
-from normalizers.read.scan import MAX_BLANKS, Wait, is_token, match_template, partial_suffix, skip_space, templates
+from normalizers.read.scan import (
+    MAX_BLANKS,
+    Found,
+    Wait,
+    is_token,
+    match_template,
+    partial_suffix,
+    skip_space,
+    templates,
+)
 from normalizers.read.trial import Attempt
 from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
 from normalizers.spec import FormatSpec
@@ -95,6 +104,7 @@ class Framing(Normalizer):
         "_dialect_of",
         "_echo",
         "_fenced",
+        "_found",
         "_gap",
         "_guarded",
         "_heads",
@@ -149,6 +159,7 @@ class Framing(Normalizer):
         self._guarded, self._unmarked_guarded = guarded, unmarked_guarded
         table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
         self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
+        self._found = Found()
         self._space = ""
         self._blanks = 0
         self._held = ""
@@ -584,7 +595,7 @@ class Framing(Normalizer):
             if pos == len(text):
                 return pos
             self._gap = ""
-        ends = [(at, close) for close in self._think_close if (at := text.find(close, pos)) >= 0]
+        ends = [(at, close) for close in self._think_close if (at := self._found.after(text, close, pos)) >= 0]
         at, close = min(ends, default=(-1, ""))
         end = at if at >= 0 else len(text)
         opener = self._call_in_reasoning(text, pos, end, reason)
@@ -614,7 +625,8 @@ class Framing(Normalizer):
         """Where a call begins within reasoning, which a trial then reads; -1 if none does before `end`."""
         found = -1
         for mark in self._call_openers:
-            at = text.find(mark, pos, end)
+            at = self._found.after(text, mark, pos)
+            at = at if 0 <= at <= end - len(mark) else -1
             while at >= 0 and (self._was_refused(text, pos, at) or self._before(text, pos, at).endswith("`")):
                 at = text.find(mark, at + 1, end)
             found = at if at >= 0 and (found < 0 or at < found) else found

@@ -41,6 +41,29 @@ def partial_suffix(text: str, pos: int, literals: Iterable[str], longest: int) -
     return 0
 
 
+class Found:
+    """Where marks are in a text, so that a reader that goes through it mark by mark doesn't search the rest of it again
+    and again for others."""
+
+    __slots__ = ("_marks", "_text")
+
+    def __init__(self) -> None:
+        self._text = ""
+        self._marks: dict[str, tuple[int, int]] = {}
+        """Mark → from where the text was searched, and where it is, -1 for nowhere."""
+
+    def after(self, text: str, mark: str, pos: int) -> int:
+        """As ``text.find(mark, pos)``."""
+        if text is not self._text:
+            self._text = text
+            self._marks.clear()
+        begun, at = self._marks.get(mark, (pos + 1, -1))
+        if not (begun <= pos and (at < 0 or at >= pos)):
+            at = text.find(mark, pos)
+            self._marks[mark] = pos, at
+        return at
+
+
 def is_token(mark: str) -> bool:
     """Whether the mark is a special token by its looks, so that prose hardly holds it."""
     return mark[:1] == "[" or "|" in mark or "｜" in mark
