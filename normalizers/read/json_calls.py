@@ -295,7 +295,7 @@ class JsonCalls(Region):
         while True:
             found = _SKIP.search(text, pos) if self._raw_depth else None
             at = found.start() if found else len(text)
-            marker, literal = self._marker_up_to(text, pos, at)
+            marker, literal = self._marker_up_to(text, pos, at, final)
             if literal:
                 self._refuse(text, marker)
                 return self._end_region(text, marker, marker + len(literal))

@@ -525,7 +525,7 @@ class Pythonic(Region):
         while True:
             found = _SKIP.search(text, pos) if self._depth >= 0 else None
             at = found.start() if found else size
-            marker, literal = self._marker_up_to(text, pos, at)
+            marker, literal = self._marker_up_to(text, pos, at, final)
             if literal:
                 self._refuse(text, marker)
                 return self._end_region(text, marker, marker + len(literal))

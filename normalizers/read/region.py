@@ -370,14 +370,20 @@ class Region:
             pos = min(pos + 1, len(text))
         return self._skip_to_marker(text, pos, final, stops)
 
-    def _marker_up_to(self, text: str, pos: int, last: int) -> tuple[int, str]:
-        """The first end marker that begins at `last` at the latest: its position, and which one it is; '' for none."""
+    def _marker_up_to(self, text: str, pos: int, last: int, final: bool) -> tuple[int, str]:
+        """The first end marker that begins at `last` at the latest: its position, and which one it is; '' for none, and
+        for one that more text could make a longer one."""
         found, literal = last, ""
         for stop in self._close:
             at = text.find(stop, pos, found + len(stop))
             if at >= 0 and (at < found or not literal):
                 found, literal = at, stop
-        return found, literal
+        return found, "" if not final and self._may_grow(text, found) else literal
+
+    def _may_grow(self, text: str, at: int) -> bool:
+        """Whether an end marker begins there that the text's end cuts off."""
+        size = len(text) - at
+        return size < self._longest and any(len(stop) > size and stop.startswith(text[at:]) for stop in self._close)
 
     def _cut_marker(self, text: str, pos: int, last: int) -> int:
         """Where an end marker may begin that the text's end cuts off, at `last` at the latest; else the text's end."""
@@ -392,6 +398,8 @@ class Region:
             at = text.find(stop, pos)
             if 0 <= at < found:
                 found, literal = at, stop
+        if literal and not final and self._may_grow(text, found):
+            return found, ""
         if not literal and not final:
             longest = max(self._longest, max(map(len, stops), default=1))
             found -= partial_suffix(text, pos, (*stops, *self._close), longest)

@@ -67,3 +67,24 @@ def test_a_broken_law_is_found(
 ) -> None:
     assert fuzz(monkeypatch, "--messages", "20", "--formats", f"{__name__}:{spec}") == 1
     assert said in capsys.readouterr().err
+
+
+FOUND = {
+    "an end mark that begins a longer one": (
+        "step3",
+        'x\n<｜tool_calls_begin｜>\n<｜tool_call_begin｜>function<｜tool_sep｜><steptml:invoke name="{{,files.read">\n'
+        '<steptml:parameter name="count">9</steptml:parameter>\n'
+        "</steptml:invoke><｜tool_call_end｜>\n<｜tool_calls_end｜>",
+    ),
+}
+"""Texts in which long runs have found a broken law."""
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_what_long_runs_have_found(name: str) -> None:
+    format, text = FOUND[name]
+    for spec in normalizer_fuzz.policies(format):
+        whole = normalizer_fuzz.read(spec, [text], "stop", opened=False)
+        for at in range(1, len(text)):
+            assert normalizer_fuzz.read(spec, [text[:at], text[at:]], "stop", opened=False) == whole, (spec, at)
+        assert normalizer_fuzz.read(spec, [*text], "stop", opened=False) == whole
