@@ -139,12 +139,22 @@ class Upstream:
             assert not thread.is_alive()
 
 
+def asked_of(body: bytes) -> Json:
+    """The fields that the engine's answer depends on; none of a body that Python's decoder refuses, as for an integer
+    of a million digits."""
+    try:
+        found = json.loads(body)
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 async def polite(exchange: Exchange) -> None:
     """A script: answers as it was asked, whole or streamed; a request without a body with a list of models."""
     if not exchange.body:
         await exchange.whole({"object": "list", "data": [{"id": "m", "object": "model"}]})
         return
-    if not exchange.json.get("stream"):
+    if not asked_of(exchange.body).get("stream"):
         await exchange.whole(completion())
         return
     await exchange.start()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import select
 import socket
@@ -10,14 +9,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from gateway.api.routes import DIRECT, routes, spellings
 from tests.gateway.double import Exchange, chunk, completion
 from tests.hostile import grown
 from tests.hostile.endpoints import ENDLESS, MULTIPART, PARAMETERS, ROWS, URLENCODED, YAML, Row
 from tests.hostile.grown import Grown
-from tests.hostile.running import GROWTH, LAG_SECONDS, Gateway, Upstream, Watcher, polite
+from tests.hostile.running import GROWTH, LAG_SECONDS, Gateway, Upstream, Watcher, asked_of, polite
 from tests.patience import PATIENCE
 
 HEAD = 60_000
@@ -170,19 +168,9 @@ MOST_ANSWERED = 1000
 """Vectors or scores: an answer that is larger than its question would count as memory of the question."""
 
 
-def _asked(body: bytes) -> dict[str, Any]:
-    """The fields that the engine's answer depends on; none of a body that Python's decoder refuses, as for an integer
-    of a million digits."""
-    try:
-        found = json.loads(body)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 async def engine(exchange: Exchange) -> None:
     """Answers what each endpoint asks of an engine."""
-    path, asked = exchange.path, _asked(exchange.body)
+    path, asked = exchange.path, asked_of(exchange.body)
     if path.endswith("/embeddings"):
         count = len(asked["input"]) if isinstance(asked.get("input"), list) else 1
         data = [{"object": "embedding", "index": at, "embedding": [0.5]} for at in range(min(count, MOST_ANSWERED))]
