@@ -34,7 +34,7 @@ PAGES: dict[str, tuple[str, bytes]] = {
 }
 
 # The grown values of `tests.hostile.grown`, as what a program answers.
-PAGES |= {f"{way.__name__}.json": ("application/json", way(SIZE)) for way in (*grown.WHOLE, grown.nested)}
+PAGES |= {f"{way.__name__}.json": ("application/json", way(SIZE // 5)) for way in (*grown.WHOLE, grown.nested)}
 
 CALLS = (
     *(("curl_markdown", page) for page in PAGES),
