@@ -115,6 +115,56 @@ class DirectReply(Reply):
         raise NotImplementedError
 
 
+class WrappedReply(Reply):
+    """Another reply; a subclass says what is different, and whether its events may be taken from the socket."""
+
+    __slots__ = ("_reply",)
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    @property
+    def fixup(self) -> Fixup | None:  # type: ignore[override]
+        return self._reply.fixup
+
+    @property
+    def done(self) -> bool:  # type: ignore[override]
+        return self._reply.done
+
+    @property
+    def reasoning_open(self) -> bool:  # type: ignore[override]
+        return self._reply.reasoning_open
+
+    @property
+    def by_grammar(self) -> bool:  # type: ignore[override]
+        return self._reply.by_grammar
+
+    @property
+    def decided(self) -> Decided | None:  # type: ignore[override]
+        return self._reply.decided
+
+    @property
+    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
+        return self._reply.turn
+
+    @property
+    def history(self) -> Sequence[tuple[str, float]]:  # type: ignore[override]
+        return self._reply.history
+
+    @property
+    def flexible(self) -> Flexible | None:  # type: ignore[override]
+        return self._reply.flexible
+
+    def whole(self) -> Awaitable[bytes]:
+        return self._reply.whole()
+
+    async def payloads(self) -> list[bytes]:
+        return await self._reply.payloads()
+
+    def close(self) -> None:
+        self._reply.close()
+
+
 class Seat(Protocol):
     """The place of a flexible reply at its engine."""
 

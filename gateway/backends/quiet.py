@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
-from gateway.backends.base import Flexible, Reply
+from gateway.backends.base import WrappedReply
 from gateway.wire.chat import encode
-from gateway.wire.engine import Decided, Fixup
-
-if TYPE_CHECKING:
-    from gateway.prompts.live import Place
-    from gateway.prompts.told import ToldTurn
 
 MARKS = (b"cache", b'"timings"', b'"prompt_eval_duration"')
 """What a payload with such figures contains, and a few others do."""
@@ -21,54 +15,16 @@ FIGURES = ("timings", "prompt_eval_duration")
 """llama.cpp's speed and Ollama's: both follow from how much of a prompt was read."""
 
 
-class Quiet(Reply):
+class Quiet(WrappedReply):
     """Another reply, without its figures about the server's cache. Its time still says something."""
 
-    __slots__ = ("_reply",)
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-
-    @property
-    def fixup(self) -> Fixup | None:  # type: ignore[override]
-        return self._reply.fixup
-
-    @property
-    def done(self) -> bool:  # type: ignore[override]
-        return self._reply.done
-
-    @property
-    def reasoning_open(self) -> bool:  # type: ignore[override]
-        return self._reply.reasoning_open
-
-    @property
-    def by_grammar(self) -> bool:  # type: ignore[override]
-        return self._reply.by_grammar
-
-    @property
-    def decided(self) -> Decided | None:  # type: ignore[override]
-        return self._reply.decided
-
-    @property
-    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
-        return self._reply.turn
-
-    @property
-    def history(self) -> Sequence[tuple[str, float]]:  # type: ignore[override]
-        return self._reply.history
-
-    @property
-    def flexible(self) -> Flexible | None:  # type: ignore[override]
-        return self._reply.flexible
+    __slots__ = ()
 
     async def whole(self) -> bytes:
         return without_figures(await self._reply.whole())
 
     async def payloads(self) -> list[bytes]:
         return [without_figures(payload) for payload in await self._reply.payloads()]
-
-    def close(self) -> None:
-        self._reply.close()
 
 
 def without_figures(payload: bytes) -> bytes:

@@ -17,18 +17,17 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import About
-from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply, WrappedReply
 from gateway.backends.choice import Choice, Server
 from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
-from gateway.wire.engine import Decided, Fixup, Notation, RawText
+from gateway.wire.engine import Notation, RawText
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import Place
-    from gateway.prompts.told import ToldTurn
+    pass
 
 PROBES = Backoff(0.5, 30.0)
 """Pause between the probes of a failed server."""
@@ -200,10 +199,10 @@ class Replicas(Backend):
                 return
 
 
-class CountedReply(Reply):
+class CountedReply(WrappedReply):
     """A reply that counts towards its server's load until it is closed."""
 
-    __slots__ = ("_count", "_failed", "_replica", "_reply")
+    __slots__ = ("_count", "_failed", "_replica")
 
     def __init__(
         self,
@@ -212,34 +211,10 @@ class CountedReply(Reply):
         count: Callable[[Replica, int], None],
         failed: Callable[[Replica, GatewayError], None],
     ) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._replica: Replica | None = replica
         self._count = count
         self._failed = failed
-
-    @property
-    def fixup(self) -> Fixup | None:  # type: ignore[override]
-        return self._reply.fixup
-
-    @property
-    def done(self) -> bool:  # type: ignore[override]
-        return self._reply.done
-
-    @property
-    def reasoning_open(self) -> bool:  # type: ignore[override]
-        return self._reply.reasoning_open
-
-    @property
-    def by_grammar(self) -> bool:  # type: ignore[override]
-        return self._reply.by_grammar
-
-    @property
-    def decided(self) -> Decided | None:  # type: ignore[override]
-        return self._reply.decided
-
-    @property
-    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
-        return self._reply.turn
 
     async def whole(self) -> bytes:
         try:
