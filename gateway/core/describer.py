@@ -32,7 +32,9 @@ class Describer:
     def __init__(self, route_of: Callable[[str], Route | None]) -> None:
         """route_of: by the model's name; called anew for each image, since a reload may replace or end a route."""
         self._route_of = route_of
-        self._kept: OrderedDict[tuple[str, bytes], str] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, bytes], str] = OrderedDict()
+        """By model, the user for whom it was described, and the image: how soon an answer comes tells nothing of what
+        others have sent."""
 
     async def describe(self, model: str, images: Sequence[str], request: ChatRequest) -> dict[str, str]:
         """See `gateway.core.images.Describes`. Begins with the last images, since it doesn't describe all of many."""
@@ -41,7 +43,7 @@ class Describer:
         before = request.progress
         try:
             for url in reversed(images):
-                key = model, sha256(url.encode()).digest()
+                key = model, request.caller.owner, sha256(url.encode()).digest()
                 if key not in self._kept and left:
                     left -= 1
                     request.progress = lambda: f"describing model={model}"

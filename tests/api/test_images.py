@@ -13,7 +13,9 @@ import pytest
 
 from gateway.app import build
 from gateway.config import Config, Model, Server
+from gateway.core import Gateway
 from gateway.core.describer import MAX_DESCRIBED
+from gateway.wire.chat import Caller, ChatRequest
 from gateway.wire.images import NOTE, urls, with_texts
 from tests.api.test_websocket import opened, turn
 from tests.backends.ollama_double import OllamaDouble
@@ -336,6 +338,22 @@ async def test_the_last_images_are_described() -> None:
         assert answer.headers["x-ctxgate-healed"] == f"images_left_out=2, images_described={MAX_DESCRIBED}"
         await gateway.ask({"model": "m", "messages": [{"role": "user", "content": parts}]})
         assert len(eyes.requests) == MAX_DESCRIBED + 2
+
+
+async def test_users_share_no_description() -> None:
+    """How soon an answer comes would tell one what another has sent."""
+    async with Double(sees("A cat.", "A cat.")).serve() as eyes, Double(reads_text()).serve() as reader:
+        at = [f"http://127.0.0.1:{double.address.port}" for double in (reader, eyes)]
+        m = Model(name="m", runtime="openai", base_url=at[0], images="describe", describe_with="eyes")
+        models = {"m": m, "eyes": Model(name="eyes", runtime="openai", base_url=at[1])}
+        async with Gateway(Config(source=Path(__file__), active_model="m", models=models)) as gateway:
+            for owner, described in (("one", 1), ("two", 2), ("one", 2)):
+                path, fields, _ = CASES["chat, a user's"]
+                request = ChatRequest.parse(json.dumps(body(path, fields, stream=False)).encode())
+                request.caller = Caller(owner=owner)
+                with await gateway.chat(request) as run:
+                    await run.whole()
+                assert len(eyes.requests) == described
 
 
 async def test_the_fallback_sees_the_image() -> None:
