@@ -223,6 +223,19 @@ export function useKeyboard(handle) {
   }, []);
 }
 
+// A module's default component; the module is loaded when it is first shown.
+const modules = {};
+export function Lazy({from, ...props}) {
+  const [, tick] = useReducer((count) => count + 1, 0);
+  const [error, fail] = useState(null);
+  useEffect(() => {
+    if (!modules[from]) import(from).then((module) => { modules[from] = module.default; tick(); }, fail);
+  }, [from]);
+  const Found = modules[from];
+  if (error) return html`<p class="problem">This view can't be loaded: ${error.message}</p>`;
+  return Found ? html`<${Found} ...${props} />` : html`<p class="soft late">Loading …</p>`;
+}
+
 // Figures
 
 export const seconds = (value) =>
@@ -232,6 +245,12 @@ export const seconds = (value) =>
   value < 10 ? `${value.toFixed(1)} s` :
   value < 120 ? `${Math.round(value)} s` :
   value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+
+// value in seconds, until now
+export const ago = (at) => {
+  const passed = Math.max(0, Date.now() / 1000 - at);
+  return passed < 60 ? "just now" : passed < 86400 ? `${seconds(passed)} ago` : `on ${new Date(at * 1000).toLocaleDateString("en-GB")}`;
+};
 
 export const bytes = (value) =>
   !value ? "–" : value < 1e6 ? `${Math.max(1, Math.round(value / 1e3))} kB` :
@@ -269,6 +288,9 @@ export const Table = ({label, heads = [], children}) => html`
     ${heads.length > 0 && html`<thead><tr>${heads.map(([text, kind, title]) => html`
       <th scope="col" class=${kind} title=${title}>${text}</th>`)}</tr></thead>`}
     <tbody>${children}</tbody></table></div>`;
+
+export const Facts = ({rows}) => html`<dl class="facts">${rows.filter(([, value]) => value || value === 0)
+  .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 export const Code = ({text}) => html`<div class="code"><code>${text}</code><${Copy} text=${text} /></div>`;
 

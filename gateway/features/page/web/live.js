@@ -1,6 +1,6 @@
 // Live: the requests in flight and the last ones that ended, newest first; one of them is opened by `detail.js`.
-import {html, useEffect, useMemo, useRef, useState} from "./preact.js";
-import {Code, Table, clock, count, failed, go, href, many, rate, seconds, speed, useGateway, useKeyboard} from "./base.js";
+import {html, useMemo, useRef, useState} from "./preact.js";
+import {Code, Lazy, Table, clock, count, failed, go, href, many, rate, seconds, speed, useGateway, useKeyboard} from "./base.js";
 
 const MINUTES = 10, BIN = 5, BINS = (MINUTES * 60) / BIN; // of the chart; BIN in seconds
 const APIS = {chat: "OpenAI chat", responses: "OpenAI responses", messages: "Anthropic messages", ollama: "Ollama",
@@ -219,19 +219,9 @@ function List({gateway, query}) {
         : html`Their texts aren't recorded: <a href="#/live?id=words">how to see them</a>.`}</p>`;
 }
 
-// The module of the detail is loaded with the first one that is opened.
-let Detail = null;
-function Opened({query, gateway}) {
-  const [, tick] = useState(0);
-  useEffect(() => {
-    if (!Detail) import("./detail.js").then((module) => { Detail = module.default; tick(1); });
-  }, []);
-  return Detail ? html`<${Detail} query=${query} gateway=${gateway} />` : html`<p class="soft">Loading …</p>`;
-}
-
 export function Live({query}) {
   const gateway = useGateway();
-  if (query.id) return html`<${Opened} query=${query} gateway=${gateway} />`;
+  if (query.id) return html`<${Lazy} from="./detail.js" query=${query} gateway=${gateway} />`;
   if (!gateway.status) return html`<h1>Live</h1><p class="soft late">Connecting …</p>`;
   return html`<h1>Live</h1><${Figures} gateway=${gateway} />
     ${gateway.requests.length || gateway.running.length
