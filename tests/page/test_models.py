@@ -12,6 +12,7 @@ import pytest
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
 from tests.engines.served import served
+from tests.page import axe
 from tests.page.browser import Page
 from tests.page.conftest import needs_engine
 from tests.patience import PATIENCE
@@ -54,6 +55,7 @@ def test_from_the_hub_to_the_default(page: Page, source: Source, place: tuple[st
     page.reads("12 345")
     page.click("td a", REPO)
     page.reads("fits", "usual choice", "llama")
+    assert axe.violations(page) == []
     source.cuts = [1000] + [0] * ATTEMPTS
     page.click("td button", "Download")
     page.reads("failed", "continues where this one stopped")
@@ -66,6 +68,7 @@ def test_from_the_hub_to_the_default(page: Page, source: Source, place: tuple[st
     page.open(f"{url}/#/models")
     page.wait("Boolean(document.querySelector('.job progress'))")
     assert page.js("document.documentElement.scrollWidth") <= 360
+    assert axe.violations(page) == []
     source.hold.set()
     page.reads("done")
     assert any(line.endswith("tiny.gguf bytes=1000-") for line in source.asked)
@@ -74,6 +77,7 @@ def test_from_the_hub_to_the_default(page: Page, source: Source, place: tuple[st
     page.click("button", "Make default")
     page.wait("document.querySelector('h1 .badge').textContent === 'default'")
     assert load(config, {}).active_model == "tiny"
+    assert axe.violations(page) == []
     assert page.js("document.documentElement.scrollWidth") <= 360
 
 

@@ -4,9 +4,9 @@ import {Lazy, follow, go, href, seconds, setKey, useGateway, useKeyboard, usePla
 import {Live} from "./live.js";
 
 const VIEWS = [["live", "Live"], ["models", "Models"], ["playground", "Playground"], ["rooms", "Rooms"],
-  ["evaluations", "Evaluations"]];
+  ["evaluations", "Evaluations"], ["connect", "Connect"]];
 const THEMES = ["auto", "light", "dark"];
-const KEYS = [["1 – 5", "change the view"], ["j, k", "next, previous request"], ["Enter", "open it"],
+const KEYS = [["1 – 6", "change the view"], ["j, k", "next, previous request"], ["Enter", "open it"],
   ["Esc", "back to the list"], ["/", "filter"], ["p", "pause the list"], ["?", "this help"]];
 
 // An error in one view leaves the others alone. All but the first are loaded when they are opened.

@@ -13,6 +13,7 @@ export const state = {
   bodies: false, // whether config.yaml has every request recorded
   requests: [], // finished ones, newest first
   running: [],
+  samples: new Map(), // of answers that were written while the page looked: key → [seconds, tokens] of each look
 };
 
 const watchers = new Set();
@@ -92,6 +93,9 @@ export function setKey(key) {
   wakeKey();
 }
 
+// Whether the page has been given a key.
+export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
+
 // The stream of events
 
 function become(connection, reason = "") {
@@ -110,7 +114,10 @@ const takes = {
     state.skew = at - Date.now() / 1000;
   },
   status(data) { state.status = data; },
-  running(data) { state.running = data; },
+  running(data) {
+    state.running = data;
+    for (const {key, seconds: at, chunks} of data) if (chunks) sample(key, at, chunks);
+  },
   ended(entry) {
     if (!state.requests.length || state.requests[0].id < entry.id) {
       state.requests = [entry, ...state.requests].slice(0, KEPT);
@@ -118,6 +125,19 @@ const takes = {
     state.running = state.running.filter((one) => one.key !== entry.key);
   },
 };
+
+const SAMPLES = 48; // of an answer
+const SAMPLED = 300; // answers
+
+function sample(key, at, chunks) {
+  const known = state.samples.get(key) || [];
+  state.samples.set(key, known);
+  // Of a long answer, looks as far apart as those that were kept.
+  if (known.length > 2 && at - known[known.length - 1][0] < 0.9 * (known[2][0] - known[1][0])) return;
+  known.push([at, chunks]);
+  if (known.length > SAMPLES) state.samples.set(key, known.filter((_, place) => place % 2 === 0));
+  if (state.samples.size > SAMPLED) state.samples.delete(state.samples.keys().next().value);
+}
 
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 const shown = () => new Promise((done) => {
