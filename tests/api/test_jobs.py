@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -32,18 +33,25 @@ CONFIG: Json = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def source(test_model: Path) -> Iterator[Source]:
     pytest.importorskip("huggingface_hub", reason="the extra `hub` isn't installed")
     with serving(hub(test_model.read_bytes(), gguf={"architecture": "llama", "context_length": 1024})) as source:
         yield source
 
 
-@pytest.fixture
-def client(source: Source, tmp_path: Path, test_model: Path) -> Iterator[httpx.Client]:
-    (tmp_path / "mine.gguf").write_bytes(test_model.read_bytes())
-    environ = {"HF_ENDPOINT": source.url, "HF_HOME": str(tmp_path / "hf"), "NO_PROXY": "127.0.0.1"}
-    with served(CONFIG, tmp_path, **environ) as gateway, httpx.Client(base_url=gateway.url, timeout=PATIENCE) as http:
+@pytest.fixture(scope="module")
+def folder(test_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The gateway's: all tests but one share it, in their order."""
+    made = tmp_path_factory.mktemp("jobs")
+    (made / "mine.gguf").write_bytes(test_model.read_bytes())
+    return made
+
+
+@pytest.fixture(scope="module")
+def client(source: Source, folder: Path) -> Iterator[httpx.Client]:
+    environ = {"HF_ENDPOINT": source.url, "HF_HOME": str(folder / "hf"), "NO_PROXY": "127.0.0.1"}
+    with served(CONFIG, folder, **environ) as gateway, httpx.Client(base_url=gateway.url, timeout=PATIENCE) as http:
         yield http
 
 
@@ -77,44 +85,6 @@ def test_the_hub_is_searched_and_a_repository_says_what_fits(client: httpx.Clien
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "model_not_found")
 
 
-def test_a_torn_download_is_said_and_resumed(client: httpx.Client, source: Source, tmp_path: Path) -> None:
-    source.cuts = [1000] + [0] * ATTEMPTS
-    begin(client, kind="download", model=SOURCE)
-    torn = until(client, lambda job: job["state"] != "running")
-    assert (torn["state"], "continues where this one stopped" in torn["said"]) == ("failed", True)
-    source.asked.clear()
-    source.hold.clear()
-    begin(client, kind="download", model=SOURCE)
-    busy = client.post("/-/jobs", json={"kind": "download", "model": SOURCE})
-    assert (busy.status_code, busy.json()["error"]["code"]) == (429, "pull_running")
-    source.hold.set()
-    done = until(client, lambda job: job["state"] != "running")
-    assert (done["state"], done["model"], done["done"]) == ("done", "tiny", done["total"])
-    assert f"GET /{REPO}/resolve/{'c' * 40}/tiny.gguf bytes=1000-" in source.asked
-    # One begun again takes the place of the torn one.
-    assert [job["state"] for job in client.get("/-/jobs").json()["jobs"]] == ["done"]
-    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["echo", "mine", "tiny"]
-    assert json.loads((tmp_path / "state" / FILE).read_bytes())[0]["state"] == "done"
-
-
-def test_a_download_is_stopped(client: httpx.Client, source: Source, tmp_path: Path) -> None:
-    source.hold.clear()
-    job = begin(client, kind="download", model=SOURCE)
-    assert client.delete(f"/-/jobs/{job['id']}").json()["state"] == "stopped"
-    source.hold.set()
-    assert client.delete("/-/jobs/nothing").status_code == 404
-    assert "tiny" not in load(tmp_path / "config.yaml", {}).models
-
-
-def test_what_was_cut_off_is_listed_so(source: Source, tmp_path: Path) -> None:
-    job = {"id": "1", "kind": "download", "subject": SOURCE, "at": 1.0, "state": "running", "done": 5, "total": 9}
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / FILE).write_text(json.dumps([job]))
-    with served(CONFIG, tmp_path) as gateway:
-        (found,) = httpx.get(f"{gateway.url}/-/jobs", timeout=PATIENCE).json()["jobs"]
-    assert (found["state"], found["done"]) == ("interrupted", 5)
-
-
 def test_what_can_be_begun(client: httpx.Client) -> None:
     for json_, status in (
         ({"kind": "download", "model": "/etc/passwd"}, 400),
@@ -127,7 +97,49 @@ def test_what_can_be_begun(client: httpx.Client) -> None:
     assert client.get("/-/jobs").json() == {"jobs": []}
 
 
-def test_the_default_and_the_format_are_written(client: httpx.Client, tmp_path: Path) -> None:
+def test_a_download_is_stopped(client: httpx.Client, source: Source, folder: Path) -> None:
+    source.hold.clear()
+    job = begin(client, kind="download", model=SOURCE)
+    assert client.delete(f"/-/jobs/{job['id']}").json()["state"] == "stopped"
+    source.hold.set()
+    free_by = time.monotonic() + PATIENCE
+    while client.post("/api/pull", json={"model": "mine", "stream": False}).status_code == 429:
+        assert time.monotonic() < free_by
+        time.sleep(0.02)
+    assert client.delete("/-/jobs/nothing").status_code == 404
+    assert "tiny" not in load(folder / "config.yaml", {}).models
+
+
+def test_a_torn_download_is_said_and_resumed(client: httpx.Client, source: Source, folder: Path) -> None:
+    source.cuts = [1000] + [0] * ATTEMPTS
+    begin(client, kind="download", model=SOURCE)
+    torn = until(client, lambda job: job["state"] != "running")
+    assert (torn["state"], "continues where this one stopped" in torn["said"]) == ("failed", True)
+    source.asked.clear()
+    source.hold.clear()
+    begin(client, kind="download", model=SOURCE)
+    busy = client.post("/-/jobs", json={"kind": "download", "model": SOURCE})
+    assert (busy.status_code, busy.json()["error"]["code"]) == (429, "pull_running")
+    source.hold.set()
+    done = until(client, lambda job: job["state"] != "running")
+    assert (done["state"], done["model"], done["done"]) == ("done", "tiny", done["total"])
+    assert any(re.fullmatch(r"GET .*/tiny.gguf bytes=[1-9]\d*-", line) for line in source.asked)
+    # One begun again takes the place of the torn one.
+    assert [job["state"] for job in client.get("/-/jobs").json()["jobs"]] == ["done"]
+    assert [model["id"] for model in client.get("/v1/models").json()["data"]] == ["echo", "mine", "tiny"]
+    assert json.loads((folder / "state" / FILE).read_bytes())[0]["state"] == "done"
+
+
+def test_what_was_cut_off_is_listed_so(tmp_path: Path) -> None:
+    job = {"id": "1", "kind": "download", "subject": SOURCE, "at": 1.0, "state": "running", "done": 5, "total": 9}
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / FILE).write_text(json.dumps([job]))
+    with served(CONFIG, tmp_path) as gateway:
+        (found,) = httpx.get(f"{gateway.url}/-/jobs", timeout=PATIENCE).json()["jobs"]
+    assert (found["state"], found["done"]) == ("interrupted", 5)
+
+
+def test_the_default_and_the_format_are_written(client: httpx.Client, folder: Path) -> None:
     assert client.post("/-/default", json={"model": "mine"}).json() == {"model": "mine", "active": True}
     answer = client.post("/-/models/mine/format", json={"tool_call_format": "pythonic"})
     assert answer.json()["tool_call_format"] == "pythonic"
@@ -136,15 +148,15 @@ def test_the_default_and_the_format_are_written(client: httpx.Client, tmp_path: 
     assert (known["about"]["format"], known["about"]["architecture"]) == ("pythonic", "llama")
     assert known["memory"]["fits"]
     assert "tools" in known["template"]
-    config = load(tmp_path / "config.yaml", {})
+    config = load(folder / "config.yaml", {})
     assert (config.active_model, config.models["mine"].tool_call_format) == ("mine", "pythonic")
     assert client.post("/-/models/mine/format", json={"tool_call_format": "no"}).status_code == 400
     assert client.post("/-/default", json={"model": "nobody"}).status_code == 404
 
 
-def test_no_other_web_page_may(client: httpx.Client, tmp_path: Path) -> None:
+def test_no_other_web_page_may(client: httpx.Client, folder: Path) -> None:
     """Not even where `cors_origins` lets every page chat. The gateway's own may."""
-    before = (tmp_path / "config.yaml").read_text()
+    before = (folder / "config.yaml").read_text()
     for headers in ({"origin": "https://app.example"}, {"sec-fetch-site": "cross-site"}):
         for method, path, body in (
             ("POST", "/-/jobs", {"kind": "download", "model": SOURCE}),
@@ -154,6 +166,6 @@ def test_no_other_web_page_may(client: httpx.Client, tmp_path: Path) -> None:
         ):
             answer = client.request(method, path, json=body, headers=headers)
             assert (answer.status_code, answer.json()["error"]["code"]) == (403, "origin_not_allowed"), path
-    assert (tmp_path / "config.yaml").read_text() == before
+    assert (folder / "config.yaml").read_text() == before
     own = {"origin": str(client.base_url).rstrip("/"), "sec-fetch-site": "same-origin"}
     assert client.post("/-/default", json={"model": "mine"}, headers=own).status_code == 200

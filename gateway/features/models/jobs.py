@@ -102,11 +102,14 @@ class Jobs:
         async def run() -> None:
             done: dict[str, int] = {}
             totals: dict[str, int] = {}
-            async for step in work.steps(reloader):
-                if "total" in step:
-                    done[step["digest"]], totals[step["digest"]] = step["completed"], step["total"]
-                    job.done, job.total = sum(done.values()), sum(totals.values())
-                job.said = step["status"]
+            try:
+                async for step in work.steps(reloader):
+                    if "total" in step:
+                        done[step["digest"]], totals[step["digest"]] = step["completed"], step["total"]
+                        job.done, job.total = sum(done.values()), sum(totals.values())
+                    job.said = step["status"]
+            finally:
+                await work.stop()  # so that one may be begun again at once
             job.model = work.model
 
         await self._begin(job, run)

@@ -43,10 +43,9 @@ function Repository({repo, find, fail}) {
     <${Facts} rows=${[["architecture", about.architecture], ["context", about.context && count(about.context)],
       ["calls are written as", about.format || (about.tools === false ? "nothing: its template has no place for tools" : "")],
       ["engines may use", `${bytes(value.budget)} here`]]} />
-    <${Table} label="Files" heads=${[["File"], ["Size", "number"], ["This machine"], [html`<span class="unseen">Download</span>`]]}>
-      ${value.variants.map((each) => html`<tr key=${each.source}><td>${each.name}${each.preferred && html`
-        <span class="badge">usual choice</span>`}</td><td class="number">${bytes(each.size)}</td>
-        <td><${Fits} each=${each} /></td>
+    <${Table} label="Files" heads=${[["File"], ["This machine"], ["Size", "number"], [html`<span class="unseen">Download</span>`]]}>
+      ${value.variants.map((each) => html`<tr key=${each.source}><td>${each.name}${each.preferred && html`${" "}<span class="badge wide">usual choice</span>`}</td><td><${Fits} each=${each} /></td>
+        <td class="number">${bytes(each.size)}</td>
         <td class="stays"><button class="small ${each.preferred ? "main" : ""}" disabled=${Boolean(busy)}
           aria-label=${`Download ${each.name}`} onClick=${() => fetch(each.source)}>${
           busy === each.source ? "begins …" : "Download"}</button></td></tr>`)}
