@@ -181,7 +181,7 @@ class Gateway:
             route = self._asked[request.model] = self.route(request.model, "chat")
         if route.plain and request.tier != "flex":
             meter = request.caller.meter
-            if meter is None or not meter.restricted:
+            if meter is None or not meter.limits.restricted:
                 if request.tier == "auto":
                     request.tier = "default"
                 return route.open(request)

@@ -27,7 +27,8 @@ from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, rank_of, tier_in, waiting
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, rank_of, tier_in, waiting
+from gateway.wire.limits import Tier
 
 if TYPE_CHECKING:
     from gateway.engines import Engine
