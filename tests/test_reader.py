@@ -36,7 +36,6 @@ CLASSES = {
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
-    "answer/normalize.py:Answer": (32, 16),
     "backends/llamacpp_flex.py:FlexReply": (24, 35),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
@@ -61,7 +60,7 @@ WRITES = {
     # The parts of an answer, and the slots of an engine, belong to the module that writes to them.
     "answer/capture.py": 3,
     "answer/native_calls.py": 9,
-    "answer/normalize.py": 10,
+    "answer/choice.py": 3,
     "prompts/live.py": 22,
     # A connection passes from one object to another.
     "backends/openai.py": 3,
@@ -84,7 +83,7 @@ WRITES = {
     "core/gateway.py": 2,
     "core/images.py": 4,
     "core/passthrough.py": 1,
-    "core/repeated.py": 2,
+    "core/repeated.py": 1,
     "core/route.py": 4,
     "core/sender.py": 1,
     # Counters of engines and servers.
