@@ -36,7 +36,6 @@ CLASSES = {
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
-    "backends/llamacpp_flex.py:FlexReply": (24, 35),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
     "prompts/live.py:LivePrompts": (49, 22),
