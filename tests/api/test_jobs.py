@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.config import load
-from gateway.features.models.jobs import FILE
+from gateway.features.models.jobs import FILE, RESULTS, _prune
 from gateway.features.models.pull.download import ATTEMPTS
 from tests.engines.served import served
 from tests.patience import PATIENCE
@@ -169,3 +169,11 @@ def test_no_other_web_page_may(client: httpx.Client, folder: Path) -> None:
     assert (folder / "config.yaml").read_text() == before
     own = {"origin": str(client.base_url).rstrip("/"), "sec-fetch-site": "same-origin"}
     assert client.post("/-/default", json={"model": "mine"}, headers=own).status_code == 200
+
+
+def test_old_evaluations_of_jobs_go(tmp_path: Path) -> None:
+    names = [f"20260101T{number:06d}-m" for number in range(RESULTS + 5)]
+    for name in (*names, "mine"):
+        (tmp_path / name).mkdir()
+    _prune(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [*names[6:], "mine"]

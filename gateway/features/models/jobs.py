@@ -12,9 +12,11 @@ import asyncio
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -48,6 +50,9 @@ HAS_RESULTS = {"evaluate": (0, 1, 6), "tune": (0,)}
 """Exit codes of a measurement that has results: a regression and calls that came out as text are results, too."""
 _COUNTED = re.compile(r"(\d{1,9})/(\d{1,9}) · (.*)")
 _NEVER = re.compile(r"[^A-Za-z0-9._-]+")
+_OWN = re.compile(r"\d{8}T\d{6}-.+")
+RESULTS = 100
+"""Evaluations in the state folder that a job has written; the oldest go."""
 
 
 class Job(Struct, kw_only=True):
@@ -132,6 +137,7 @@ class Jobs:
         out = config.state_dir / "evaluations" / result
         argv = ["model-test", "run", "--base-url", f"{base_url(config.server)}/v1", "--model", model, "--suite", suite]
         argv += ["--out", str(out), "--no-html", "--no-png"]
+        await asyncio.to_thread(_prune, out.parent)
         return await self._measure("evaluate", model, argv, {"OPENAI_API_KEY": key or "unused"}, result)
 
     async def stop(self, id: str) -> Job:
@@ -247,9 +253,16 @@ def _source(config: Config, command: str) -> list[str]:
 def _follow(job: Job, command: Process) -> None:
     job.lines = [*command.tail][-LINES:]
     for line in reversed(job.lines):
-        if (found := _COUNTED.search(line)) is not None:
+        if (found := _COUNTED.match(line)) is not None:
             job.done, job.total, job.said = int(found[1]), int(found[2]), found[3]
             return
+
+
+def _prune(folder: Path) -> None:
+    """Leaves room for one more evaluation. What a person has put there stays."""
+    with suppress(OSError):
+        for old in sorted(path for path in folder.iterdir() if _OWN.fullmatch(path.name))[: 1 - RESULTS]:
+            shutil.rmtree(old, ignore_errors=True)
 
 
 def _read(file: Path) -> list[Job]:
