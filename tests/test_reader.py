@@ -40,8 +40,6 @@ CLASSES = {
     "backends/llamacpp_flex.py:FlexReply": (24, 35),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
-    "prompts/live.py:LivePrompts": (49, 22),
-    "prompts/saved.py:SavedPrompts": (41, 18),
     "server/limits.py:KeyMeter": (24, 33),
     "wire/chat.py:ChatRequest": (8, 26),
 }
@@ -63,7 +61,8 @@ WRITES = {
     "answer/capture.py": 3,
     "answer/native_calls.py": 9,
     "answer/normalize.py": 10,
-    "prompts/live.py": 22,
+    "prompts/live.py": 1,
+    "prompts/placement.py": 2,
     # A connection passes from one object to another.
     "backends/openai.py": 3,
     "server/bodies.py": 1,

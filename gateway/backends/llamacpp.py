@@ -31,7 +31,8 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Place, Placing, unsaved
+from gateway.prompts.live import LivePrompts, unsaved
+from gateway.prompts.protocols import Place, Placing
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import NEVER, Decided, Decision, Notation, RawText
@@ -329,18 +330,24 @@ class LlamaCppBackend(OpenAIBackend):
             # Each choice takes a slot.
             return _written(places.anywhere(slots, owner), fields)
 
-        async def render() -> str | None:
-            found = prompt
-            if found is None and self._templates and _needs_chat(fields["messages"]) is None:
-                copy = dict(fields)
-                self.adapt(copy)
-                found = await self._prompt(copy)
+        async def rendered(copy: dict[str, Raw]) -> str | None:
+            if not self._templates or _needs_chat(copy["messages"]) is not None:
+                return None
+            self.adapt(copy)
+            found = await self._prompt(copy)
             return None if found is None else as_text(found)
+
+        async def render() -> str | None:
+            return as_text(prompt) if prompt is not None else await rendered(dict(fields))
+
+        async def other() -> str | None:
+            start = messages.start(fields["messages"])
+            return None if start is None else await rendered({**fields, "messages": start})
 
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await places.place(slots, sent, render, private=private, owner=owner)
+        turn = await places.place(slots, sent, render, private=private, owner=owner, other=other)
         if turn is not None and turn.chain:
             turn.asked = sent
         return _written(turn, fields)

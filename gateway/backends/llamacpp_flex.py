@@ -30,7 +30,9 @@ from gateway.backends.prompt_progress import PromptProgress
 from gateway.config import Model
 from gateway.errors import ProviderUnavailable
 from gateway.prompts.aside import Aside, put_aside, take_back
-from gateway.prompts.live import LivePrompts, Place, Turn
+from gateway.prompts.live import LivePrompts
+from gateway.prompts.protocols import Place
+from gateway.prompts.turn import Turn
 from gateway.upstream import Response
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, ends_with
@@ -421,7 +423,7 @@ class FlexReply(HTTPReply):
     async def _save(self) -> None:
         prompts, turn = self._backend.prompts, self.turn
         assert isinstance(turn, Turn)
-        async with prompts.saving:
+        async with prompts.saver.lock:
             if self._closed or self.done or self._response.ended:
                 return  # it has ended meanwhile
             self._response.cut(_Cut())
