@@ -76,6 +76,7 @@ WRITES = {
     "api/ollama.py": 1,
     "api/responses/background.py": 2,
     "api/responses/websocket.py": 2,
+    "backends/llamacpp.py": 1,
     "backends/llamacpp_flex.py": 3,
     "backends/mlx.py": 1,
     "backends/ollama.py": 1,

@@ -150,7 +150,7 @@ class LlamaCppBackend(OpenAIBackend):
         if collects:
             fields |= collect.STREAM_FIELDS
         fixup = StopWord.asked(request, fields)
-        turn = await self.placed(fields, None, request.caller.owner)
+        turn = await self.placed(request, fields, None)
         with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn, reply.fixup = turn, fixup
@@ -199,7 +199,7 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        turn = await self.placed(fields, prompt, request.caller.owner)
+        turn = await self.placed(request, fields, prompt)
         asked |= {name: fields[name] for name in ("id_slot", "cache_prompt") if name in fields}
         asked |= {"model": self._name, "prompt": Raw(encode(prompt))}
         with turn or NOWHERE:
@@ -321,8 +321,9 @@ class LlamaCppBackend(OpenAIBackend):
             self.ask_for_places(unsaved(self.model.name))
         return (self._places, self._slots) if self._places is not None and self._slots is not None else None
 
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None, owner: str) -> Place | None:
+    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
+        owner = request.caller.owner
         if (placing := self._placing(owner)) is None:
             return None
         places, slots = placing
@@ -347,7 +348,11 @@ class LlamaCppBackend(OpenAIBackend):
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await places.place(slots, sent, render, private=private, owner=owner, other=other)
+        before, tell = request.progress, partial(setattr, request, "progress")
+        try:
+            turn = await places.place(slots, sent, render, private=private, owner=owner, other=other, tell=tell)
+        finally:
+            request.progress = before
         if turn is not None and turn.chain:
             turn.asked = sent
         return _written(turn, fields)

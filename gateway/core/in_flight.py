@@ -14,17 +14,18 @@ if TYPE_CHECKING:
 
 class InFlight:
     """runs: answers in progress. waiting: chats that wait for their engine, and since when, by time.monotonic. opening:
-    requests that no engine has accepted yet, those included."""
+    requests that no engine has accepted yet, those included, and since when; each is a ChatRequest or a key of its own.
+    """
 
     def __init__(self) -> None:
         self.runs: set[Run] = set()
         self.waiting: dict[ChatRequest, float] = {}
-        self.opening = 0
+        self.opening: dict[object, float] = {}
         self._watchers: list[Callable[[], None]] = []
 
     @property
     def count(self) -> int:
-        return self.opening + len(self.runs)
+        return len(self.opening) + len(self.runs)
 
     @property
     def flex(self) -> int:
@@ -35,18 +36,18 @@ class InFlight:
         """Calls `watcher` after each request that ends. It must not wait or raise."""
         self._watchers.append(watcher)
 
-    def hold(self) -> None:
+    def hold(self, request: object, since: float) -> None:
         """Counts a request in, until `release` or `accepted`."""
-        self.opening += 1
+        self.opening[request] = since
 
-    def release(self) -> None:
-        self.opening -= 1
+    def release(self, request: object) -> None:
+        del self.opening[request]
         self.ended()
 
-    def accepted(self, run: Run) -> None:
+    def accepted(self, request: object, run: Run) -> None:
         """Moves a request that an engine has accepted from `opening` to `runs`."""
         self.runs.add(run)
-        self.opening -= 1
+        del self.opening[request]
 
     def ended(self) -> None:
         """Tells those that wait for the end of a request."""

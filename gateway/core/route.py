@@ -75,7 +75,7 @@ class Route:
         If an engine of ours has died, or dies before it answers, restarts it and sends the request once more.
         """
         began = monotonic()
-        self.requests.hold()
+        self.requests.hold(request, began)
         try:
             replayed = False
             try:
@@ -88,7 +88,7 @@ class Route:
             except ProviderUnsupportedContentBlock as error:
                 asked = await self.images.ask_again(request, error, self)
         except BaseException as error:
-            self.requests.release()
+            self.requests.release(request)
             self._failed(request, began, error)
             raise
         enforced = asked[-1]
@@ -96,7 +96,7 @@ class Route:
         if self.sender.no_repeats and request.past_calls and kind is Run:
             kind = RepeatedRun
         run = kind(self, request, asked, began, replayed)
-        self.requests.accepted(run)
+        self.requests.accepted(request, run)
         return run
 
     async def open_in_turn(self, request: ChatRequest) -> Run:
@@ -219,12 +219,12 @@ class Route:
         """
         turn = self._place() if self.engine is None and tier == "flex" else nullcontext()
         async with turn:
-            self.requests.hold()
+            self.requests.hold(key := object(), monotonic())
             try:
                 async with self.server.use(rank_of(tier)) as backend:
                     yield backend
             finally:
-                self.requests.release()
+                self.requests.release(key)
 
     @asynccontextmanager
     async def post(

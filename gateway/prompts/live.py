@@ -22,11 +22,11 @@ from gateway.prompts.identity import EngineIdentity
 from gateway.prompts.outcomes import Outcomes
 from gateway.prompts.placement import Placement
 from gateway.prompts.prefixes import LONG_SECONDS, Costs, Plan, PrefixReader, plan
-from gateway.prompts.protocols import TROUBLE, SlotServer, is_short
+from gateway.prompts.protocols import TROUBLE, SlotServer, Tell, ignore, is_short
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.saver import SlotSaver
 from gateway.prompts.slots import BYTES_PER_TOKEN, SHORT_BLOCK_BYTES, tokens_of
-from gateway.prompts.speed import ReadingSpeed
+from gateway.prompts.speed import ReadingSpeed, Waits
 from gateway.prompts.table import SlotTable
 from gateway.prompts.turn import Turn
 
@@ -53,7 +53,7 @@ class LivePrompts:
         self.saver = SlotSaver(saved, model, self._identity, self.table)
         outcomes = Outcomes(saved, model, self._identity, self.table, self.saver, self.speed, self._background)
         self._placement = Placement(saved, self._identity, self.table, self.saver, self.speed, outcomes.complete)
-        self._prefixes = PrefixReader(self._plan, self._carry_out, self._background)
+        self._prefixes = PrefixReader(self._plan, self._carry_out, self._background, self.speed)
 
     # A request
 
@@ -66,11 +66,13 @@ class LivePrompts:
         private: bool,
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Turn | None:
         """A place for a request; None if saved prompts don't apply to it, and it may reuse whatever the engine holds.
 
         sent: its tools and messages, in JSON. render: its prompt as the model's template makes it. private: save
         nothing of it. owner: see `gateway.wire.chat.Caller`. other: see `PrefixReader.ready`; None: it shares nothing.
+        tell: is given what it waits for.
         """
         apart = self.apart(owner)
         if not apart and self._identity.unsaved:
@@ -81,7 +83,7 @@ class LivePrompts:
             prompt = await render() if await self.know(server) or apart else None
             if prompt is None:
                 return await self.place_beside(server, b"", private=True, owner=owner)
-            return await self.place_long(server, prompt, owner, other)
+            return await self.place_long(server, prompt, owner, other, tell)
         except TROUBLE as error:
             log.debug("model %s: no slot for a prompt: %s", self._model, error)
             return self.anywhere(server, owner) if apart else None
@@ -114,8 +116,9 @@ class LivePrompts:
         prompt: str,
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Turn | None:
-        """A place for a rendered prompt. other: see `place`. Raises one of TROUBLE."""
+        """A place for a rendered prompt. other, tell: see `place`. Raises one of TROUBLE."""
         apart = self.apart(owner)
         if not await self.know(server) and not apart:
             return None
@@ -123,8 +126,10 @@ class LivePrompts:
         if (key := self._identity.key) is not None:
             await self._fetch(key, begins)
             if other is not None and self.speed.seconds(len(begins)) >= LONG_SECONDS:
-                await self._prefixes.ready(server, prompt, begins, other, owner)
-        return await self._placement.long(server, prompt, begins, owner, self._reads(begins))
+                await self._prefixes.ready(server, prompt, begins, other, owner, tell)
+        reads = self._reads(begins)
+        tell(Waits("slot", reads, self.speed).describe)
+        return await self._placement.long(server, prompt, begins, owner, reads)
 
     def _reads(self, begins: Chain) -> float:
         """For how many seconds the engine will read this prompt."""

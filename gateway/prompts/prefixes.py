@@ -8,6 +8,7 @@ request of its own, and saved; all that begin with it wait for that, and start f
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Literal
@@ -17,8 +18,9 @@ from msgspec import Struct
 from gateway.prompts.background import Background
 from gateway.prompts.blocks import Chain, chain, shared
 from gateway.prompts.index import Match
-from gateway.prompts.protocols import SlotServer
+from gateway.prompts.protocols import SlotServer, Tell
 from gateway.prompts.slots import Slot
+from gateway.prompts.speed import ReadingSpeed, Waits
 
 LONG_SECONDS = 1.0
 """A prefix that takes less time to read isn't worth a request of its own."""
@@ -84,16 +86,21 @@ class PrefixReader:
         decide: Callable[[Chain, str, Collection[bytes]], Plan],
         carry_out: Callable[[SlotServer, Plan, str, Chain, str], Coroutine[Any, Any, None]],
         background: Background,
+        speed: ReadingSpeed,
     ) -> None:
+        self._speed = speed
         self._decide = decide
         self._carry_out = carry_out
         self._background = background
         self._known: OrderedDict[bytes, int] = OrderedDict()
         """Prefixes that requests had: the last hash, and the length in characters."""
         self._going: dict[bytes, asyncio.Task[None]] = {}
+        self._began: dict[bytes, float] = {}
         self._waiting: dict[bytes, int] = {}
 
-    async def ready(self, server: SlotServer, prompt: str, begins: Chain, other: Render, owner: str) -> None:
+    async def ready(
+        self, server: SlotServer, prompt: str, begins: Chain, other: Render, owner: str, tell: Tell
+    ) -> None:
         """Returns once a file has the prefix of this prompt, or the request may as well read it.
 
         other: renders the same request with another first message of its user.
@@ -112,16 +119,18 @@ class PrefixReader:
         found = self._decide(prefix, owner, self._going.keys())
         if found.step in ("save", "read"):
             work = self._carry_out(server, found, prompt[:length], prefix, owner)
+            self._began[prefix[-1]] = time.monotonic()
             self._going[prefix[-1]] = self._background.start(self._run(prefix[-1], work))
         elif found.step != "wait":
             return
+        tell(Waits("prefix", self._speed.seconds(len(prefix)), self._speed, self._began[prefix[-1]]).describe)
         await self._wait(prefix[-1])
 
     async def _run(self, last: bytes, work: Awaitable[None]) -> None:
         try:
             await work
         finally:
-            del self._going[last]
+            del self._going[last], self._began[last]
 
     async def _wait(self, last: bytes) -> None:
         """Waits for a prefix. It is given up if all who wait for it have gone."""

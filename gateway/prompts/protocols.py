@@ -20,6 +20,14 @@ TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 """What a server or a file may raise; none of it costs a request."""
 
 
+Tell = Callable[[Callable[[], str]], None]
+"""Is given what tells what a request waits for, in the words of `ChatRequest.progress`."""
+
+
+def ignore(_: Callable[[], str]) -> None:
+    """Tells nobody."""
+
+
 class Build(Struct, frozen=True):
     """What an engine reports about itself once it runs. facts: what affects its cache, for the key."""
 
@@ -96,6 +104,7 @@ class Placing(Protocol):
         private: bool,
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Place | None:
         """See `LivePrompts.place`."""
         ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from gateway.prompts.blocks import Chain
 from gateway.prompts.protocols import Reading
@@ -63,6 +63,24 @@ class ReadingSpeed:
     def worth(self, begins: Chain) -> int:
         """How many blocks of a prompt are worth a file."""
         return worth(len(begins), slow=self.seconds(1) >= SLOW_SECONDS)
+
+
+class Waits:
+    """What a request waits for: a free slot, or the reading of a prefix that it shares. seconds: for which the engine
+    reads, from `began` on by time.monotonic; None: it hasn't begun."""
+
+    def __init__(
+        self, what: Literal["slot", "prefix"], seconds: float, speed: ReadingSpeed, began: float | None = None
+    ) -> None:
+        self._what = what
+        self._seconds = seconds
+        self._tokens = round(seconds / speed.seconds_per_token)
+        self._began = began
+
+    def describe(self) -> str:
+        """For `ChatRequest.progress`."""
+        gone = time.monotonic() - self._began if self._began is not None else 0.0
+        return f"queued for={self._what} reads={self._tokens} left={max(0.0, self._seconds - gone):.0f}"
 
 
 def counts(usage: Mapping[str, Any]) -> tuple[int, int, int] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
 
+from gateway.api.operations.live import in_flight
 from gateway.prompts.blocks import Chain, chain
 from gateway.prompts.index import DAY, PINNED_SECONDS, Match, best, excess, superseded
 from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first
@@ -194,6 +196,8 @@ async def test_who_waits_goes_on_when_the_reader_has_gone(warm_up: Shop, monkeyp
     seen = watched(warm_up, monkeypatch)
     asked = [asyncio.create_task(warm_up.ask(messages=talk(question))) for question in QUESTIONS[:2]]
     await seen.begun.wait()
+    told = [each["progress"] for each in in_flight(warm_up.gateway) if each["state"] == "waits"]
+    assert re.fullmatch(r"queued for=prefix reads=\d{3} left=\d+", told[0])
     asked[0].cancel()
     seen.hold.set()
     said = await asked[1]

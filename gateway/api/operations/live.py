@@ -21,7 +21,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import EventStream, Request
 from gateway.services import Services
 from gateway.wire import sse
-from gateway.wire.chat import PUT_ASIDE, ChatRequest, encode
+from gateway.wire.chat import PUT_ASIDE, QUEUED, ChatRequest, encode
 
 LISTENERS = 16
 """The most clients at a time."""
@@ -61,7 +61,15 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
             yield _run(name, run, now)
         for request, since in [*route.requests.waiting.items()]:
             yield _waiting(name, request, since, now)
-        if (sent := route.requests.opening - len(route.requests.waiting)) > 0:
+        sent = 0
+        for one, since in [*route.requests.opening.items()]:
+            if one in route.requests.waiting:
+                continue
+            if isinstance(one, ChatRequest) and one.describe_progress().startswith(QUEUED):
+                yield _waiting(name, one, since, now)
+            else:
+                sent += 1
+        if sent:
             yield {"key": f"{name} sent", "model": name, "state": "sent", "count": sent}
 
 

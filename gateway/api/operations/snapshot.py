@@ -12,7 +12,7 @@ from gateway import __version__
 from gateway.core import Gateway, Route
 from gateway.core.reload import Reloader
 from gateway.engines import EngineSnapshot
-from gateway.wire.chat import TIERS
+from gateway.wire.chat import QUEUED, TIERS, ChatRequest
 
 
 def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
@@ -55,6 +55,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "state": engine["state"] if engine is not None else _external(route),
         "in_flight": route.requests.count,
         **waiting(route, status),
+        "queued": _queued(route),
         "requests": sum(stats.outcomes.values()),
         "outcomes": stats.outcomes,
         "prompt_tokens": stats.prompt_tokens,
@@ -70,6 +71,13 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
             for replica in route.server.replicas()
         ],
     }
+
+
+def _queued(route: Route) -> list[str]:
+    """What requests wait for that lack only a slot or a prefix, in the words of `ChatRequest.progress`."""
+    opening = [one for one in route.requests.opening if one not in route.requests.waiting]
+    told = [one.describe_progress() for one in opening if isinstance(one, ChatRequest)]
+    return [each for each in told if each.startswith(QUEUED) and " reads=" in each]
 
 
 def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:

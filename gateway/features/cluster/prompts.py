@@ -26,7 +26,7 @@ from gateway.errors import Backoff
 from gateway.features.cluster.listener import Listener
 from gateway.prompts.blocks import Chain
 from gateway.prompts.live import LivePrompts
-from gateway.prompts.protocols import TROUBLE, Place, SlotServer, is_short
+from gateway.prompts.protocols import TROUBLE, Place, SlotServer, Tell, ignore, is_short
 from gateway.prompts.speed import counts, reading_seconds
 from gateway.prompts.turn import Turn
 from gateway.upstream import reached_itself
@@ -238,6 +238,7 @@ class Places:
         private: bool,
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Place | None:
         """See `LivePrompts.place`. `server` is asked by the engine's actor, which reads no prefix by itself."""
         return await self._placed(sent, render, private=private, owner=owner) or nowhere(owner)
@@ -424,6 +425,7 @@ class NoPlaces:
         private: bool,
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Place | None:
         return nowhere(owner)
 
