@@ -112,7 +112,7 @@ def _asked(text: str, tokens: int) -> Body:
 
 def to_read(number: int) -> Body:
     """A request for one token after a prompt of several steps, which begins as no other does."""
-    return _asked(f"File {number}:\n" + _CODE.replace("Order", f"Order{number}") * 3 + "\nIs this right?", 1)
+    return _asked(f"File {number}:\n" + _CODE.replace("Order", f"Order{number}") * 2 + "\nIs this right?", 1)
 
 
 TEXTS: dict[str, Callable[[int, int], Body]] = {
