@@ -476,6 +476,7 @@ def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int) -> Ite
                         got = [*pool.map(partial(first_token, url, "a"), messages)]
                         found.setdefault(f"{count} {state}", []).append(max(first for first, _, _ in got))
                         cached += [share for _, share, _ in got] if state == "warm" else []
+                        sys.stderr.write(f"{turn} {count} {state}: {found[f'{count} {state}'][-1]:.2f} s\n")
                         again = [first_token(url, "a", each)[2] for each in messages]
                         alike = alike and again == [words for _, _, words in got]
         finally:
