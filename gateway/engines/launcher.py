@@ -18,6 +18,7 @@ from gateway.engines import memory, reading_step
 from gateway.engines.launch import adopted, cure, launched, listens, weights_missing
 from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
+from gateway.engines.read_ahead import read_ahead
 from gateway.engines.recipe import Machine, Recipe
 from gateway.engines.residency import Loadable, Residency
 from gateway.engines.sandbox import Sandbox
@@ -105,6 +106,9 @@ class Launcher:
         saved = residency.prompts
         self._prompt_folder = await saved.ready() if saved is not None else None
         self._cache_ram = await residency.cache_ram(model)
+        if residency.residents and model.path is not None:
+            # It may have to wait until another one has gone. Nobody waits for this.
+            asyncio.get_running_loop().run_in_executor(None, read_ahead, memory.files(model.path))
         await residency.admit(engine, since)
         free = self.free_fixed()
         port = free.port if free is not None else None
