@@ -53,8 +53,11 @@ class ReadingSpeed:
             self.measured = reading.seconds / reading.read
 
     def copied(self, tokens: int, seconds: float) -> None:
-        """The engine has restored so many. Saving takes about as long."""
-        self.copying = 2 * seconds / max(1, tokens)
+        """The engine has restored so many. Saving takes about as long.
+
+        One slow restore proves little: it may have waited for a step of another prompt.
+        """
+        self.copying = min(2 * seconds / max(1, tokens), 2 * self.copying)
 
     def seconds(self, blocks: int) -> float:
         """How long reading so many blocks of a prompt takes."""

@@ -17,6 +17,7 @@ from gateway.prompts.live import LivePrompts
 from gateway.prompts.prefixes import Costs, Plan, plan
 from gateway.prompts.protocols import Reading, SlotServer
 from gateway.prompts.slots import MANY, Slot
+from gateway.prompts.speed import ReadingSpeed
 from tests.prompts.conftest import LONG, Open, Said, Shop, talk
 from tests.prompts.test_pure import A, B, C, saved
 
@@ -94,6 +95,15 @@ def test_a_prefix_outlives_its_conversations() -> None:
 async def test_who_gets_the_next_slot(waiting: list[tuple[float, float]], now: float, next: int) -> None:
     waiters = [Waiter(*each) for each in waiting]
     assert first(waiters, now) is waiters[next]
+
+
+def test_one_slow_restore_proves_little() -> None:
+    speed = ReadingSpeed()
+    before = speed.copying
+    speed.copied(100, 10.0)
+    assert speed.copying == 2 * before
+    speed.copied(1000, 0.01)
+    assert speed.copying == pytest.approx(2e-5)
 
 
 # On the real engine
