@@ -398,10 +398,12 @@ def ask(stack: Stack, agent: Agent, turn: int) -> tuple[int, int | None]:
     return usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
-def first_token(url: str, model: str, messages: list[Json]) -> tuple[float, float, str]:
+def first_token(
+    url: str, model: str, messages: list[Json], *, answer_tokens: int = ANSWER_TOKENS
+) -> tuple[float, float, str]:
     """Seconds to the first token, the cached share of the prompt, and the words of a streamed answer."""
     body = {
-        "model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True,
+        "model": model, "messages": messages, "max_tokens": answer_tokens, "temperature": 0, "stream": True,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
     began, first, words, usage = time.monotonic(), 0.0, "", Json()
