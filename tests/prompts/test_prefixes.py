@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import re
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from gateway.api.operations.live import in_flight
+from gateway.backends import messages
 from gateway.prompts.blocks import Chain, chain
 from gateway.prompts.index import DAY, PINNED_SECONDS, Match, best, excess, superseded
 from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first
@@ -235,6 +237,22 @@ async def test_an_engine_that_reads_fast_reads_it_with_the_rest(warm_up: Shop, m
     prompts.speed.measured = 0.0001
     await warm_up.ask(messages=talk(QUESTIONS[0], system=LONG))
     assert seen.read == []
+
+
+@pytest.mark.parametrize(
+    ("asked", "start"),
+    [
+        ([("system", "S"), ("developer", "D"), ("user", "U")], [("system", "S"), ("developer", "D"), ("user", ".")]),
+        ([("user", "U"), ("system", "S")], [("user", ".")]),
+        ([], [("user", ".")]),
+    ],
+)
+def test_what_two_conversations_share(asked: list[tuple[str, str]], start: list[tuple[str, str]]) -> None:
+    raw, expected = ([{"role": role, "content": content} for role, content in each] for each in (asked, start))
+    found = messages.start(json.dumps(raw).encode())
+    assert found is not None
+    assert json.loads(bytes(found)) == expected
+    assert messages.start(b"{}") is None
 
 
 def test_chains_are_as_the_table_needs_them() -> None:
