@@ -348,11 +348,11 @@ class LlamaCppBackend(OpenAIBackend):
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        before, tell = request.progress, partial(setattr, request, "progress")
+        before, tell = request.serving.describe, request.serving.tell
         try:
             turn = await places.place(slots, sent, render, private=private, owner=owner, other=other, tell=tell)
         finally:
-            request.progress = before
+            tell(before)
         if turn is not None and turn.chain:
             turn.asked = sent
         return _written(turn, fields)

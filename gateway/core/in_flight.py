@@ -7,9 +7,10 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.wire.chat import QUEUED, ChatRequest
+
 if TYPE_CHECKING:
     from gateway.core.run import Run
-    from gateway.wire.chat import ChatRequest
 
 
 class InFlight:
@@ -31,6 +32,16 @@ class InFlight:
     def flex(self) -> int:
         """Answers in progress to flex requests."""
         return sum(run.flex for run in self.runs)
+
+    def queued(self) -> list[tuple[ChatRequest, float]]:
+        """Chats that their engine could take, but for a slot or a prefix that it reads; and since when."""
+        loading = {request.serving for request in self.waiting}
+        chats = [(one, since) for one, since in self.opening.items() if isinstance(one, ChatRequest)]
+        return [
+            (chat, since)
+            for chat, since in chats
+            if chat.serving not in loading and chat.serving.describe().startswith(QUEUED)
+        ]
 
     def on_end(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each request that ends. It must not wait or raise."""

@@ -21,7 +21,7 @@ TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 
 
 Tell = Callable[[Callable[[], str]], None]
-"""Is given what tells what a request waits for, in the words of `ChatRequest.progress`."""
+"""Is given what tells what a request waits for, in the words of `Serving.describe`."""
 
 
 def ignore(_: Callable[[], str]) -> None:

@@ -81,7 +81,7 @@ class Waits:
         self._began = began
 
     def describe(self) -> str:
-        """For `ChatRequest.progress`."""
+        """For `Serving.describe`."""
         gone = time.monotonic() - self._began if self._began is not None else 0.0
         return f"queued for={self._what} reads={self._tokens} left={max(0.0, self._seconds - gone):.0f}"
 

@@ -21,7 +21,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import EventStream, Request
 from gateway.services import Services
 from gateway.wire import sse
-from gateway.wire.chat import PUT_ASIDE, QUEUED, ChatRequest, encode
+from gateway.wire.chat import PUT_ASIDE, ChatRequest, encode
 
 LISTENERS = 16
 """The most clients at a time."""
@@ -61,15 +61,10 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
             yield _run(name, run, now)
         for request, since in [*route.requests.waiting.items()]:
             yield _waiting(name, request, since, now)
-        sent = 0
-        for one, since in [*route.requests.opening.items()]:
-            if one in route.requests.waiting:
-                continue
-            if isinstance(one, ChatRequest) and one.describe_progress().startswith(QUEUED):
-                yield _waiting(name, one, since, now)
-            else:
-                sent += 1
-        if sent:
+        queued = route.requests.queued()
+        for request, since in queued:
+            yield _waiting(name, request, since, now)
+        if (sent := len(route.requests.opening) - len(route.requests.waiting) - len(queued)) > 0:
             yield {"key": f"{name} sent", "model": name, "state": "sent", "count": sent}
 
 
@@ -87,7 +82,7 @@ def find(gateway: Gateway, key: str) -> tuple[Json, Any] | None:
 def _run(model: str, run: Run, now: float) -> Json:
     answer = run.answer
     writes = run.first > 0 or answer.chunks > 0
-    progress = run.request.describe_progress()
+    progress = run.request.serving.describe()
     aside = progress.startswith(PUT_ASIDE)
     return {
         "key": key_of(run.began),
@@ -112,7 +107,7 @@ def _waiting(model: str, request: ChatRequest, since: float, now: float) -> Json
         "client": request.caller.client[:CLIENT],
         "stream": request.stream,
         "state": "waits",
-        "progress": request.describe_progress(),
+        "progress": request.serving.describe(),
         "seconds": round(now - since, 1),
         "first_seconds": None,
         "chunks": 0,

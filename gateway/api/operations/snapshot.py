@@ -12,7 +12,7 @@ from gateway import __version__
 from gateway.core import Gateway, Route
 from gateway.core.reload import Reloader
 from gateway.engines import EngineSnapshot
-from gateway.wire.chat import QUEUED, TIERS, ChatRequest
+from gateway.wire.chat import TIERS
 
 
 def snapshot(gateway: Gateway, reloader: Reloader | None) -> dict[str, Any]:
@@ -74,10 +74,8 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
 
 
 def _queued(route: Route) -> list[str]:
-    """What requests wait for that lack only a slot or a prefix, in the words of `ChatRequest.progress`."""
-    opening = [one for one in route.requests.opening if one not in route.requests.waiting]
-    told = [one.describe_progress() for one in opening if isinstance(one, ChatRequest)]
-    return [each for each in told if each.startswith(QUEUED) and " reads=" in each]
+    """What requests wait for that lack only a slot or a prefix, in the words of `Serving.describe`."""
+    return [told for request, _ in route.requests.queued() if " reads=" in (told := request.serving.describe())]
 
 
 def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:
