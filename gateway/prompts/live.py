@@ -221,6 +221,7 @@ class LivePrompts:
 
     async def save_all(self, server: SlotServer) -> None:
         """See `SlotSaver.save_all`."""
+        self._prefixes.give_up()
         if self._identity.key is not None:
             await self.saver.save_all(server, self._background)
 

@@ -126,6 +126,11 @@ class PrefixReader:
         tell(Waits("prefix", self._speed.seconds(len(prefix)), self._speed, self._began[prefix[-1]]).describe)
         await self._wait(prefix[-1])
 
+    def give_up(self) -> None:
+        """The engine ends: reads nothing more. Who waits goes on at once."""
+        for task in self._going.values():
+            task.cancel()
+
     async def _run(self, last: bytes, work: Awaitable[None]) -> None:
         try:
             await work

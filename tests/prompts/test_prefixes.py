@@ -18,6 +18,7 @@ from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.prefixes import Costs, Plan, plan
 from gateway.prompts.protocols import Reading, SlotServer
+from gateway.prompts.saver import STOP_SECONDS
 from gateway.prompts.slots import MANY, Slot
 from gateway.prompts.speed import ReadingSpeed
 from tests.prompts.conftest import LONG, Open, Said, Shop, talk
@@ -228,6 +229,17 @@ async def test_a_prefix_that_nobody_waits_for_is_given_up(warm_up: Shop, monkeyp
     seen.hold.set()
     assert (await warm_up.ask(messages=talk(QUESTIONS[1]))).cached > 0
     assert len(seen.read) == 1
+
+
+async def test_an_engine_that_ends_does_not_wait_for_a_prefix(warm_up: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = watched(warm_up, monkeypatch)
+    asked = asyncio.create_task(warm_up.ask(messages=talk(QUESTIONS[0])))
+    await seen.begun.wait()
+    async with asyncio.timeout(STOP_SECONDS / 2):
+        await warm_up.engine().stop()
+    asked.cancel()
+    await asyncio.wait({asked})
+    assert seen.read == []
 
 
 async def test_an_engine_that_reads_fast_reads_it_with_the_rest(warm_up: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
