@@ -15,7 +15,13 @@ agent, which nobody can spare, doesn't count. The cached share is that of all pr
 least of it. Where a stack doesn't swap models, the benchmark ends its engine and starts the other. An engine has two
 slots in b and one elsewhere, since hearth-llm knows only one.
 
-Needs SmolLM2 (`ctxgate pull smollm2-135m-instruct`). Peers get their own environments in ~/.cache/ctxgate/bench.
+`--fan-out 4,8` instead starts so many agents at once, with one system prompt of `--bytes` and a question each: cold,
+and after a conversation with that prompt. What the engine alone takes for one reading is measured beside it, in turns.
+Goals: warm, every first token within 1.5 s plus 0.3 s an agent; cold, within 1.2 times one reading; the words are those
+of one after the other.
+
+Needs SmolLM2 (`ctxgate pull smollm2-135m-instruct`), or `--weights` of `benchmarks.harness.weights`. Peers get their
+own environments in ~/.cache/ctxgate/bench.
 Exit code 1 if ctxgate misses a goal.
 """
 
@@ -23,16 +29,20 @@ from __future__ import annotations
 
 import argparse
 import gzip
+import itertools
 import json
 import os
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +50,8 @@ import httpx
 
 from benchmarks.harness import proc, report
 from benchmarks.harness.stacks import Unavailable, compile_gateway, install
+from benchmarks.harness.weights import WEIGHTS
+from benchmarks.harness.weights import path as weights_path
 from tests.engines.served import Served, served
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -51,8 +63,15 @@ THREADS, WINDOW = 1, 8192
 PATIENCE, PROBE_SECONDS = 1800.0, 5.0
 ANSWER_TOKENS = 16
 LEAST_CACHED, LEAST_AGAIN, MOST_TIMES = 0.95, 0.99, 1.3
+WARM_SECONDS, AGENT_SECONDS, MOST_READINGS = 1.5, 0.3, 1.2
+FAN_OUT_SLOTS = 4
 
 Json = dict[str, Any]
+
+
+def weights_of(name: str | None) -> Path:
+    """A model's file; fetches those that have a name."""
+    return SMOLLM2 if name is None else weights_path(name)
 
 
 # What is asked
@@ -379,10 +398,12 @@ def ask(stack: Stack, agent: Agent, turn: int) -> tuple[int, int | None]:
     return usage["prompt_tokens"], (usage.get("prompt_tokens_details") or {}).get("cached_tokens")
 
 
-def first_token(url: str, model: str, messages: list[Json]) -> tuple[float, float, str]:
+def first_token(
+    url: str, model: str, messages: list[Json], *, answer_tokens: int = ANSWER_TOKENS
+) -> tuple[float, float, str]:
     """Seconds to the first token, the cached share of the prompt, and the words of a streamed answer."""
     body = {
-        "model": model, "messages": messages, "max_tokens": ANSWER_TOKENS, "temperature": 0, "stream": True,
+        "model": model, "messages": messages, "max_tokens": answer_tokens, "temperature": 0, "stream": True,
         "stream_options": {"include_usage": True},
     }  # fmt: skip
     began, first, words, usage = time.monotonic(), 0.0, "", Json()
@@ -397,12 +418,12 @@ def first_token(url: str, model: str, messages: list[Json]) -> tuple[float, floa
     return first, usage["prompt_tokens_details"]["cached_tokens"] / usage["prompt_tokens"], words
 
 
-def after_swaps(size: int) -> Iterator[report.Goal]:
+def after_swaps(weights: Path, size: int) -> Iterator[report.Goal]:
     """A model's first token for one prompt: cold, warm, after another model had the memory, after a restart."""
     messages, short = recorded("codex", size)[0], [{"role": "user", "content": "Hi"}]
     with tempfile.TemporaryDirectory() as folder:
-        other = Path(shutil.copy(SMOLLM2, Path(folder) / "b.gguf"))
-        stack = CtxgateOnStop(Path(folder), {"a": SMOLLM2, "b": other}, 1)
+        other = Path(shutil.copy(weights, Path(folder) / "b.gguf"))
+        stack = CtxgateOnStop(Path(folder), {"a": weights, "b": other}, 1)
         try:
             url = stack.ensure("a")
             first_token(url, "a", short)
@@ -414,7 +435,6 @@ def after_swaps(size: int) -> Iterator[report.Goal]:
             restarted = first_token(stack.ensure("a"), "a", messages)
         finally:
             stack.end(hard=False)
-    print(f"{proc.machine()}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
     print(f"first token: cold {cold:.2f} s, warm {warm:.2f} s\n")
     for name, (seconds, share, said) in (("a swap", swapped), ("a restart", restarted)):
         yield report.Goal(f"first token after {name}, s", seconds, "<=", 0.05 * cold + 1)
@@ -422,17 +442,78 @@ def after_swaps(size: int) -> Iterator[report.Goal]:
         yield report.Goal(f"the warm words after {name} (1: the same)", float(said == words), ">=", 1.0)
 
 
-def rows(names: list[str], letters: str, turns: int, size: int) -> Iterator[tuple[str, dict[str, Figure]]]:
+def shared_prompt(size: int, number: int) -> str:
+    """What the agents of one fan-out share, and no others."""
+    text = recorded("codex", size)[0][0]["content"]
+    return f"You are agent team {number}. {text}"
+
+
+def questions(system: str, count: int) -> list[list[Json]]:
+    return [
+        [{"role": "system", "content": system}, {"role": "user", "content": f"Task {number}: say what you do first."}]
+        for number in range(count)
+    ]
+
+
+def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int) -> Iterator[report.Goal]:
+    """Agents at once: cold, warm, and one reading of the engine alone, in turns."""
+    found: dict[str, list[float]] = {}
+    cached: list[float] = []
+    alike = True
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(counts)) as pool:
+        (Path(folder) / "gateway").mkdir()
+        (Path(folder) / "engine").mkdir()
+        gateway = CtxgateOnStop(Path(folder) / "gateway", {"a": weights}, FAN_OUT_SLOTS)
+        alone = Bare(Path(folder) / "engine", {"a": weights}, FAN_OUT_SLOTS)
+        try:
+            url, engine = gateway.ensure("a"), alone.ensure("a")
+            for each in (url, engine):
+                first_token(each, "a", [{"role": "user", "content": "Hi"}])
+            teams = itertools.count()
+            for turn in range(rounds):
+                for count in counts if turn % 2 else reversed(counts):
+                    asked = questions(shared_prompt(size, next(teams)), 2 * count)
+                    found.setdefault(f"{count} one", []).append(first_token(engine, "a", asked[0])[0])
+                    for state, messages in (("cold", asked[:count]), ("warm", asked[count:])):
+                        got = [*pool.map(partial(first_token, url, "a"), messages)]
+                        found.setdefault(f"{count} {state}", []).append(max(first for first, _, _ in got))
+                        cached += [share for _, share, _ in got] if state == "warm" else []
+                        sys.stderr.write(f"{turn} {count} {state}: {found[f'{count} {state}'][-1]:.2f} s\n")
+                        again = [first_token(url, "a", each)[2] for each in messages]
+                        alike = alike and again == [words for _, _, words in got]
+        finally:
+            gateway.end(hard=False)
+            alone.end(hard=False)
+    medians = {name: statistics.median(seconds) for name, seconds in found.items()}
+    print("| agents | one reading | cold, the last first token | warm, the last first token |\n|---|---|---|---|")
+    for count in counts:
+        cells = (f"{medians[f'{count} {state}']:.2f} s" for state in ("one", "cold", "warm"))
+        print(f"| {count} | {' | '.join(cells)} |")
+    print()
+    for count in counts:
+        times = statistics.median(
+            cold / one for cold, one in zip(found[f"{count} cold"], found[f"{count} one"], strict=True)
+        )
+        yield report.Goal(f"{count} agents, cold: times one reading", times, "<=", MOST_READINGS)
+        bound = WARM_SECONDS + AGENT_SECONDS * count
+        yield report.Goal(f"{count} agents, warm: the last first token, s", medians[f"{count} warm"], "<=", bound)
+    yield report.Goal("warm: the least cached share", min(cached), ">=", LEAST_CACHED)
+    yield report.Goal("the words of one after the other (1: the same)", float(alike), ">=", 1.0)
+
+
+def rows(
+    weights: Path, names: list[str], letters: str, turns: int, size: int
+) -> Iterator[tuple[str, dict[str, Figure]]]:
     with tempfile.TemporaryDirectory() as folder:
         # Another file is another model: what was read for one says nothing to the other.
-        other = Path(shutil.copy(SMOLLM2, Path(folder) / "b.gguf"))
+        other = Path(shutil.copy(weights, Path(folder) / "b.gguf"))
         for name in names:
             kind, found, why = STACKS[name], dict[str, Figure](), ""
             for situation in SITUATIONS:
                 if situation.letter in letters and not why:
                     sys.stderr.write(f"{kind.name}: {situation.letter}\n")
                     try:
-                        found[situation.letter] = measured(kind, situation, {"a": SMOLLM2, "b": other}, turns, size)
+                        found[situation.letter] = measured(kind, situation, {"a": weights, "b": other}, turns, size)
                     except (Unavailable, httpx.HTTPError) as error:
                         why = str(error)
             cells = [str(found.get(letter, "not measured")) for letter in letters]
@@ -456,19 +537,26 @@ def main() -> int:
     parser.add_argument("--stacks", default=",".join(STACKS), help=f"default: {','.join(STACKS)}")
     parser.add_argument("--situations", default="abcde", help="default: abcde")
     parser.add_argument("--first-token", action="store_true", help="instead: one prompt before and after a swap")
+    parser.add_argument("--fan-out", metavar="COUNTS", help="instead: agents that start at once, such as 4,8")
+    parser.add_argument("--rounds", type=int, default=3, help="of --fan-out (default: 3)")
+    parser.add_argument("--weights", choices=[*WEIGHTS], help="default: SmolLM2 in _models")
     asked = parser.parse_args()
-    if not SMOLLM2.exists():
-        sys.exit(f"there is no {SMOLLM2}: ctxgate pull smollm2-135m-instruct")
+    weights = weights_of(asked.weights)
+    if not weights.exists():
+        sys.exit(f"there is no {weights}: ctxgate pull smollm2-135m-instruct")
     compile_gateway()
-    if asked.first_token:
-        verdicts = [*after_swaps(asked.bytes)]
+    if asked.first_token or asked.fan_out:
+        counts = [int(count) for count in (asked.fan_out or "").split(",") if count]
+        found = fan_out(weights, counts, asked.bytes, asked.rounds) if counts else after_swaps(weights, asked.bytes)
+        print(f"{proc.machine()}; {weights.stem}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
+        verdicts = [*found]
         print("\n".join(map(str, verdicts)))
         return 1 if any(goal.met is False for goal in verdicts) else 0
     letters = asked.situations
-    print(f"{proc.machine()}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
+    print(f"{proc.machine()}; {weights.stem}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
     print(f"| | {' | '.join(letters)} |\n|---|{'---|' * len(letters)}")
-    found = dict(rows(asked.stacks.split(","), letters, asked.turns, asked.bytes))
-    verdicts = [goal for name in ("ctxgate",) for goal in goals(found.get(name, {}))]
+    figures = dict(rows(weights, asked.stacks.split(","), letters, asked.turns, asked.bytes))
+    verdicts = [goal for name in ("ctxgate",) for goal in goals(figures.get(name, {}))]
     print("\n" + "\n".join(map(str, verdicts)))
     return 1 if any(goal.met is False for goal in verdicts) else 0
 

@@ -3,11 +3,11 @@
     python benchmarks/turns.py                 # six minutes; --seconds 20 for a quick look
 
 The gateway runs as `ctxgate serve` with the embedded llama.cpp and two real models that may not share the memory. The
-chat is a conversation with SmolLM2: a person pastes a paragraph, reads the answer for ten seconds and pastes the next
-one. The agents ask the project's test model all the time. Runs: each alone, both as `default` with
-`swap_after_seconds: 0` (first come, first served), and both with the agents as `flex`. Goals: the chat's p95 to the
-first token at most 1.5 times that of the idle machine, the agents at 0.8 of their speed alone, nobody waits for longer
-than `flex_max_wait_seconds`.
+chat is a conversation with SmolLM2, or with `--weights` of `benchmarks.harness.weights`: a person pastes a paragraph,
+reads the answer for ten seconds and pastes the next one. The agents ask the project's test model all the time. Runs:
+each alone, both as `default` with `swap_after_seconds: 0` (first come, first served), and both with the agents as
+`flex`. Goals: the chat's p95 to the first token at most 1.5 times that of the idle machine, the agents at 0.8 of their
+speed alone, nobody waits for longer than `flex_max_wait_seconds`.
 
 While the agents work between any two answers of the chat, each of these costs two swaps, whoever goes first: few swaps
 and agents at 0.8 of their speed exclude each other there. So swaps are counted where the order can save them: 8 agents
@@ -26,6 +26,7 @@ import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -34,9 +35,12 @@ import yaml
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))  # so that it runs as a file, too
 
 from benchmarks.harness import proc, report
+from benchmarks.harness.weights import WEIGHTS
+from benchmarks.harness.weights import path as weights_path
 
 ROOT = Path(__file__).resolve().parents[1]
 CHAT = ROOT / "_models/smollm2-135m-instruct.gguf"
+"""The chat's model; `--weights` names another one."""
 AGENT = ROOT / "_models/test/ctxgate-test-tools.gguf"
 AGENTS = 8
 READS_SECONDS = 10.0
@@ -73,11 +77,11 @@ class Seen:
         return self.answers / self.seconds
 
 
-def config(folder: Path, swap_after: float) -> dict[str, object]:
+def config(folder: Path, chat: Path, swap_after: float) -> dict[str, object]:
     model = {"runtime": "llama.cpp", "context_window": 4096, "threads": 1, "parallel": 4, "group": "one"}
     return {
         "active_model": "chat",
-        "models": {"chat": {**model, "path": str(CHAT)}, "agent": {**model, "path": str(AGENT)}},
+        "models": {"chat": {**model, "path": str(chat)}, "agent": {**model, "path": str(AGENT)}},
         "engines": {
             "swap_after_seconds": swap_after,
             "flex_max_wait_seconds": FLEX_MAX_WAIT,
@@ -89,11 +93,11 @@ def config(folder: Path, swap_after: float) -> dict[str, object]:
 
 
 @asynccontextmanager
-async def gateway(swap_after: float) -> AsyncIterator[httpx.AsyncClient]:
+async def gateway(weights: Path, swap_after: float) -> AsyncIterator[httpx.AsyncClient]:
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), proc.free_port()
         file = folder / "config.yaml"
-        file.write_text(yaml.safe_dump(config(folder, swap_after)))
+        file.write_text(yaml.safe_dump(config(folder, weights, swap_after)))
         command = [sys.executable, "-m", "gateway", "serve", "--config", str(file), "--port", str(port)]
         server = proc.Server.start(command, port, folder / "log", env={"PYTHONPATH": str(ROOT)}, cwd=folder)
         try:
@@ -135,12 +139,18 @@ async def agent(http: httpx.AsyncClient, seen: Seen, number: int, tier: str, mod
         seen.answers += 1
 
 
-async def measured(
-    seconds: float, *, person: bool, tier: str | None, swap_after: float, models: Sequence[str] = ("agent",)
+async def run(
+    weights: Path,
+    seconds: float,
+    *,
+    person: bool,
+    tier: str | None,
+    swap_after: float,
+    models: Sequence[str] = ("agent",),
 ) -> Seen:
-    """tier: of the agents; None: none run. models: of which 8 agents each ask one."""
+    """weights: of the chat. tier: of the agents; None: none run. models: of which 8 agents each ask one."""
     seen, said = Seen(), list[dict[str, str]]()
-    async with gateway(swap_after) as http:
+    async with gateway(weights, swap_after) as http:
         await chat(http, Seen(), said)  # both engines have run once, and their sizes are known
         if tier:
             (await http.post("/v1/chat/completions", json=_warm_up())).raise_for_status()
@@ -184,8 +194,9 @@ def lines(runs: Sequence[tuple[str, Seen]]) -> list[str]:
     return [head, *rows]
 
 
-async def compare(seconds: float) -> int:
+async def compare(weights: Path, seconds: float) -> int:
     both = ("chat", "agent")
+    measured = partial(run, weights)
     idle = await measured(seconds, person=True, tier=None, swap_after=SWAP_AFTER)
     alone = await measured(seconds / 2, person=False, tier="flex", swap_after=SWAP_AFTER)
     fifo = await measured(seconds, person=True, tier="default", swap_after=0.0)
@@ -215,11 +226,13 @@ async def compare(seconds: float) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=70.0, help="length of a run with the chat; others take half")
+    parser.add_argument("--weights", choices=[*WEIGHTS], help="the chat's model (default: SmolLM2 in _models)")
     wanted = parser.parse_args()
-    if missing := [path for path in (CHAT, AGENT) if not path.exists()]:
+    chat = CHAT if wanted.weights is None else weights_path(wanted.weights)
+    if missing := [path for path in (chat, AGENT) if not path.exists()]:
         print(f"{missing[0]} is missing: ctxgate pull smollm2-135m-instruct", file=sys.stderr)
         return 2
-    return asyncio.run(compare(wanted.seconds))
+    return asyncio.run(compare(chat, wanted.seconds))
 
 
 if __name__ == "__main__":

@@ -39,8 +39,6 @@ CLASSES = {
     "api/entry.py:API": (12, 16),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
-    "prompts/live.py:LivePrompts": (49, 22),
-    "prompts/saved.py:SavedPrompts": (41, 18),
 }
 """Methods and attributes of each larger class."""
 
@@ -60,7 +58,8 @@ WRITES = {
     "answer/capture.py": 3,
     "answer/native_calls.py": 9,
     "answer/choice.py": 3,
-    "prompts/live.py": 22,
+    "prompts/live.py": 1,
+    "prompts/placement.py": 2,
     # A connection passes from one object to another.
     "backends/openai.py": 3,
     "server/bodies.py": 1,

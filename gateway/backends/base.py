@@ -23,7 +23,8 @@ from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Decided, Fixup, Notation, RawText
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import LivePrompts, Place, Placing, SlotServer
+    from gateway.prompts.live import LivePrompts
+    from gateway.prompts.protocols import Place, Placing, SlotServer
     from gateway.prompts.told import ToldTurn
     from gateway.wire.completions import PromptLogprobs
 

@@ -31,7 +31,8 @@ from gateway.errors import (
     ProviderModelNotLoaded,
     ProviderUnsupportedContentBlock,
 )
-from gateway.prompts.live import LivePrompts, Place, Placing, unsaved
+from gateway.prompts.live import LivePrompts, unsaved
+from gateway.prompts.protocols import Place, Placing
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import NEVER, Decided, Decision, Notation, RawText
@@ -149,7 +150,7 @@ class LlamaCppBackend(OpenAIBackend):
         if collects:
             fields |= collect.STREAM_FIELDS
         fixup = StopWord.asked(request, fields)
-        turn = await self.placed(fields, None, request.caller.owner)
+        turn = await self.placed(request, fields, None)
         with turn or NOWHERE:
             reply = await super().open(request, fields)
         reply.turn, reply.fixup = turn, fixup
@@ -198,7 +199,7 @@ class LlamaCppBackend(OpenAIBackend):
             asked["return_progress"] = fields["return_progress"]
         if not request.stream:
             asked |= collect.STREAM_FIELDS
-        turn = await self.placed(fields, prompt, request.caller.owner)
+        turn = await self.placed(request, fields, prompt)
         asked |= {name: fields[name] for name in ("id_slot", "cache_prompt") if name in fields}
         asked |= {"model": self._name, "prompt": Raw(encode(prompt))}
         with turn or NOWHERE:
@@ -320,8 +321,9 @@ class LlamaCppBackend(OpenAIBackend):
             self.ask_for_places(unsaved(self.model.name))
         return (self._places, self._slots) if self._places is not None and self._slots is not None else None
 
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None, owner: str) -> Place | None:
+    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
+        owner = request.caller.owner
         if (placing := self._placing(owner)) is None:
             return None
         places, slots = placing
@@ -329,18 +331,28 @@ class LlamaCppBackend(OpenAIBackend):
             # Each choice takes a slot.
             return _written(places.anywhere(slots, owner), fields)
 
-        async def render() -> str | None:
-            found = prompt
-            if found is None and self._templates and _needs_chat(fields["messages"]) is None:
-                copy = dict(fields)
-                self.adapt(copy)
-                found = await self._prompt(copy)
+        async def rendered(copy: dict[str, Raw]) -> str | None:
+            if not self._templates or _needs_chat(copy["messages"]) is not None:
+                return None
+            self.adapt(copy)
+            found = await self._prompt(copy)
             return None if found is None else as_text(found)
+
+        async def render() -> str | None:
+            return as_text(prompt) if prompt is not None else await rendered(dict(fields))
+
+        async def other() -> str | None:
+            start = messages.start(fields["messages"])
+            return None if start is None else await rendered({**fields, "messages": start})
 
         sent = bytes(fields.get("tools", b"")), bytes(fields["messages"])
         # llama.cpp doesn't record with which adapters a saved prompt was computed.
         private = "id_slot" in fields or "lora" in fields or bytes(fields.get("cache_prompt", b"true")) == b"false"
-        turn = await places.place(slots, sent, render, private=private, owner=owner)
+        before, tell = request.serving.describe, request.serving.tell
+        try:
+            turn = await places.place(slots, sent, render, private=private, owner=owner, other=other, tell=tell)
+        finally:
+            tell(before)
         if turn is not None and turn.chain:
             turn.asked = sent
         return _written(turn, fields)

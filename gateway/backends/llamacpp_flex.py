@@ -30,7 +30,9 @@ from gateway.backends.resumable import Chunks, GrammarWatch, Tokens
 from gateway.config import Model
 from gateway.errors import ProviderUnavailable
 from gateway.prompts.aside import Aside, put_aside, take_back
-from gateway.prompts.live import LivePrompts, Place, Turn
+from gateway.prompts.live import LivePrompts
+from gateway.prompts.protocols import Place
+from gateway.prompts.turn import Turn
 from gateway.upstream import Response
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, ends_with
@@ -93,7 +95,7 @@ class Origin(Protocol):
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
     async def rendered(self, fields: dict[str, Raw]) -> Prompt | None: ...
     async def ids(self, prompt: Prompt, *, begins: bool = True) -> list[int] | None: ...
-    async def placed(self, fields: dict[str, Raw], prompt: Prompt | None, owner: str) -> Place | None: ...
+    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None: ...
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]: ...
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response: ...
     def post_head(self, path: str) -> bytes: ...
@@ -133,7 +135,7 @@ class LlamaCppFlex(Backend):
         asked = await self._asked(fields, raw, pair)
         if prompt is None or ids is None or asked is None:
             return await self.origin.open_raw(request, fields, raw)
-        turn = await self.origin.placed(fields, prompt, request.caller.owner)
+        turn = await self.origin.placed(request, fields, prompt)
         if not isinstance(turn, Turn) or turn.slot is None:
             if turn is not None:
                 turn.leave()
@@ -315,7 +317,7 @@ class FlexReply(Reply):
         prompts, reply = self._backend.prompts, self._reply
         assert reply is not None
         assert isinstance(reply.turn, Turn)
-        async with prompts.saving:
+        async with prompts.saver.lock:
             if self._closed or reply.has_ended:
                 return  # it has ended meanwhile
             reply.cut()

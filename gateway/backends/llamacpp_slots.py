@@ -10,12 +10,12 @@ from msgspec import Raw
 
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.prompts.live import Build
+from gateway.prompts.protocols import Build, Reading
 from gateway.wire.chat import encode
 
 
 class LlamaCppSlots:
-    """See `gateway.prompts.live.SlotServer`. props: asks for the server's /props."""
+    """See `gateway.prompts.protocols.SlotServer`. props: asks for the server's /props."""
 
     def __init__(self, backend: OpenAIBackend, props: Callable[[], Awaitable[dict[str, Any]]]) -> None:
         self._backend = backend
@@ -56,6 +56,21 @@ class LlamaCppSlots:
         finally:
             response.close()
 
+    async def read(self, slot: int, prompt: str, *, reuse: bool) -> Reading:
+        head = self._backend.post_head("/completion")
+        asked = {
+            "prompt": Raw(encode(prompt)),
+            "n_predict": Raw(b"0"),
+            "id_slot": Raw(b"%d" % slot),
+            "cache_prompt": Raw(b"true" if reuse else b"false"),
+        }
+        response = await self._backend.accepted(head, asked)
+        try:
+            done = _decode(await response.read(), _Read).timings
+        finally:
+            response.close()
+        return Reading(done.cache_n + done.prompt_n, done.prompt_n, done.prompt_ms / 1000)
+
     async def _act(self, slot: int, action: str, file: str) -> _Done:
         head = self._backend.post_head(f"/slots/{slot}?action={action}")
         response = await self._backend.upstream.request(head, encode({"filename": file}))
@@ -72,6 +87,16 @@ class _Done(msgspec.Struct):
     n_saved: int | None = None
     n_written: int | None = None
     n_restored: int | None = None
+
+
+class _Timings(msgspec.Struct):
+    prompt_n: int = 0
+    prompt_ms: float = 0.0
+    cache_n: int = 0
+
+
+class _Read(msgspec.Struct):
+    timings: _Timings
 
 
 class _Held(msgspec.Struct):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import takewhile
 from typing import Any
 
 from msgspec import Raw
@@ -40,6 +41,15 @@ def edit(fields: dict[str, Raw], *edits: Edit) -> None:
         for change in edits:
             change(message, position)
     fields["messages"] = Raw(encode(messages))
+
+
+def start(raw: bytes) -> Raw | None:
+    """The system messages at the start of a chat, before another user's words; None for what isn't a chat."""
+    told = decode(raw)
+    if not isinstance(told, list):
+        return None
+    system = takewhile(lambda each: isinstance(each, dict) and each.get("role") in ("system", "developer"), told)
+    return Raw(encode([*system, {"role": "user", "content": "."}]))
 
 
 def developer_is_system(message: dict[str, Any], position: int) -> None:

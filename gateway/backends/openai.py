@@ -39,7 +39,7 @@ from gateway.wire.sse import EventTooLarge, SSEReader
 from gateway.wire.values import exceeds
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import Place
+    from gateway.prompts.protocols import Place
     from gateway.prompts.told import ToldTurn
 
 MAX_ERROR_BODY = 1024 * 1024

@@ -189,6 +189,7 @@ def _notes(now: dict[str, Any]) -> list[str]:
     for model in now["models"]:
         if model["waiting"]:
             lines += ["", f"{model['name']}: {_waiting(model)}"]
+        lines += [f"{model['name']}: {_queued(told)}" for told in model.get("queued", ())]
         for key in ("failure", "note"):
             if text := (model["engine"] or {}).get(key):
                 lines += ["", f"{model['name']}: {text}"]
@@ -207,7 +208,16 @@ _WAITING = {
     "back-off": "for the next try of an engine that failed",
     "load": "for the weights to load",
     "place": "for a free slot",
+    "slot": "for a free slot",
+    "prefix": "until what it shares with others is read",
 }
+
+
+def _queued(told: str) -> str:
+    """told: `queued for=slot reads=1912 left=8`."""
+    values = dict(pair.split("=", 1) for pair in told.split()[1:])
+    reads = f"reads {int(values['reads']):,} tokens, {values['left']} s left"
+    return f"1 request waits {_WAITING.get(values['for'], '')}: {reads}"
 
 
 def _waiting(model: dict[str, Any]) -> str:

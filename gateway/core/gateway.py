@@ -212,7 +212,7 @@ class Gateway:
         if self._own is not None:
             prompts, residency = self._own
             await prompts.kept()
-            await prompts.shared()
+            await prompts.share.done()
             residency.close()
         self.schemas.close()
         if self._traces is not None:

@@ -7,46 +7,58 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from gateway.wire.chat import QUEUED, ChatRequest
+
 if TYPE_CHECKING:
     from gateway.core.run import Run
-    from gateway.wire.chat import ChatRequest
 
 
 class InFlight:
     """runs: answers in progress. waiting: chats that wait for their engine, and since when, by time.monotonic. opening:
-    requests that no engine has accepted yet, those included."""
+    requests that no engine has accepted yet, those included, and since when; each is a ChatRequest or a key of its own.
+    """
 
     def __init__(self) -> None:
         self.runs: set[Run] = set()
         self.waiting: dict[ChatRequest, float] = {}
-        self.opening = 0
+        self.opening: dict[object, float] = {}
         self._watchers: list[Callable[[], None]] = []
 
     @property
     def count(self) -> int:
-        return self.opening + len(self.runs)
+        return len(self.opening) + len(self.runs)
 
     @property
     def flex(self) -> int:
         """Answers in progress to flex requests."""
         return sum(run.flex for run in self.runs)
 
+    def queued(self) -> list[tuple[ChatRequest, float]]:
+        """Chats that their engine could take, but for a slot or a prefix that it reads; and since when."""
+        loading = {request.serving for request in self.waiting}
+        chats = [(one, since) for one, since in self.opening.items() if isinstance(one, ChatRequest)]
+        return [
+            (chat, since)
+            for chat, since in chats
+            if chat.serving not in loading and chat.serving.describe().startswith(QUEUED)
+        ]
+
     def on_end(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each request that ends. It must not wait or raise."""
         self._watchers.append(watcher)
 
-    def hold(self) -> None:
+    def hold(self, request: object, since: float) -> None:
         """Counts a request in, until `release` or `accepted`."""
-        self.opening += 1
+        self.opening[request] = since
 
-    def release(self) -> None:
-        self.opening -= 1
+    def release(self, request: object) -> None:
+        del self.opening[request]
         self.ended()
 
-    def accepted(self, run: Run) -> None:
+    def accepted(self, request: object, run: Run) -> None:
         """Moves a request that an engine has accepted from `opening` to `runs`."""
         self.runs.add(run)
-        self.opening -= 1
+        del self.opening[request]
 
     def ended(self) -> None:
         """Tells those that wait for the end of a request."""

@@ -20,7 +20,7 @@ from gateway.wire.sse import Sink
 from gateway.wire.values import MOST_TOKENS, exceeds
 
 if TYPE_CHECKING:
-    from gateway.prompts.live import Place
+    from gateway.prompts.protocols import Place
     from gateway.prompts.told import ToldTurn
 
 

@@ -77,7 +77,7 @@ class Route:
         If an engine of ours has died, or dies before it answers, restarts it and sends the request once more.
         """
         began, received = monotonic(), request
-        self.requests.hold()
+        self.requests.hold(received, began)
         try:
             replayed = False
             if self.images.text_only:
@@ -93,7 +93,7 @@ class Route:
                 request = await self.images.refused(request, error, self.server)
                 asked = await self.ask(request)
         except BaseException as error:
-            self.requests.release()
+            self.requests.release(received)
             self._failed(received, began, error)
             raise
         enforced = asked[-1]
@@ -101,7 +101,7 @@ class Route:
         if self.sender.no_repeats and request.past_calls and kind is Run:
             kind = RepeatedRun
         run = kind(self, request, asked, began, replayed)
-        self.requests.accepted(run)
+        self.requests.accepted(received, run)
         return run
 
     async def open_in_turn(self, request: ChatRequest) -> Run:
@@ -226,12 +226,12 @@ class Route:
         """
         turn = self._place() if self.engine is None and tier == "flex" else nullcontext()
         async with turn:
-            self.requests.hold()
+            self.requests.hold(key := object(), monotonic())
             try:
                 async with self.server.use(rank_of(tier)) as backend:
                     yield backend
             finally:
-                self.requests.release()
+                self.requests.release(key)
 
     @asynccontextmanager
     async def post(

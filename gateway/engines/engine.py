@@ -434,7 +434,8 @@ class Engine:
         """Measures the memory of the running engine; see `Residency.measure`."""
         pid = self.pid
         if pid is not None and self.state != "starting":
-            await self.residency.measure(self, pid, with_gpu=with_gpu)
+            speed = self.launcher.seconds_per_token
+            await self.residency.measure(self, pid, with_gpu=with_gpu, seconds_per_token=speed)
 
     def reconfigure(self, model: Model) -> Backend | None:
         """Applies settings that don't need a new process.

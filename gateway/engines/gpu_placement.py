@@ -21,6 +21,8 @@ OPTIONS = frozenset(
 
 _DEVICE = re.compile(r"^ +CUDA\d+: .*\(\d+ MiB, (\d+) MiB free\)$", re.MULTILINE)
 
+_ANY_DEVICE = re.compile(r"^ +\S+: .*\(\d+ MiB", re.MULTILINE)
+
 
 def devices(output: str) -> tuple[int, ...]:
     """The free bytes of each GPU that `llama-server --list-devices` prints, in the order of `--main-gpu`.
@@ -28,6 +30,11 @@ def devices(output: str) -> tuple[int, ...]:
     Those of NVIDIA alone: with other drivers the list may hold integrated GPUs, which `--main-gpu` doesn't count.
     """
     return tuple(int(free) * MB for free in _DEVICE.findall(output))
+
+
+def none(output: str) -> bool:
+    """Whether `llama-server --list-devices` says that there is no GPU of any kind."""
+    return output.startswith("Available devices:") and _ANY_DEVICE.search(output) is None
 
 
 def decided(model: Model) -> bool:

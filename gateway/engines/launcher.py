@@ -14,9 +14,11 @@ from gateway import backends
 from gateway.backends import Address, Backend
 from gateway.config import Model, Prompts
 from gateway.config.hidden import hider
+from gateway.engines import memory, reading_step
 from gateway.engines.launch import adopted, cure, launched, listens, weights_missing
 from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
+from gateway.engines.read_ahead import read_ahead
 from gateway.engines.recipe import Machine, Recipe
 from gateway.engines.residency import Loadable, Residency
 from gateway.engines.sandbox import Sandbox
@@ -55,12 +57,19 @@ class Launcher:
         self._prompt_folder: Path | None = None
         self._cache_ram: int | None = None
         """Bytes of the engine's memory for prompts beside its slots."""
+        self._expected_speed: float | None = None
+        """Seconds in which the engine reads a token, before it has read any."""
 
     @property
     def pid(self) -> int | None:
         """Process id of the engine; None if it doesn't run or isn't ours."""
         process = self.process
         return process.pid if process is not None and process.returncode is None else None
+
+    @property
+    def seconds_per_token(self) -> float:
+        """How long the last process takes to read a token of a prompt; 0: unknown."""
+        return self.prompts.speed.measured if self.prompts is not None else 0.0
 
     def free_fixed(self) -> Address | None:
         """The address that config.yaml names, unless another engine of this gateway holds its port."""
@@ -97,6 +106,9 @@ class Launcher:
         saved = residency.prompts
         self._prompt_folder = await saved.ready() if saved is not None else None
         self._cache_ram = await residency.cache_ram(model)
+        if residency.residents and model.path is not None:
+            # It may have to wait until another one has gone. Nobody waits for this.
+            asyncio.get_running_loop().run_in_executor(None, read_ahead, memory.files(model.path))
         await residency.admit(engine, since)
         free = self.free_fixed()
         port = free.port if free is not None else None
@@ -124,6 +136,8 @@ class Launcher:
         from gateway.engines import prompts  # the gateway's start needn't wait for it
 
         self.prompts = await prompts.live(model, recipe, residency.prompts)
+        if self.prompts is not None and self._expected_speed is not None:
+            self.prompts.speed.assume(self._expected_speed)
         process = await spawn(
             model.name,
             recipe,
@@ -146,15 +160,31 @@ class Launcher:
             self._residency.unfit.add(program)
             log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
 
+    def _expected(self, engine: Loadable, machine: Machine) -> float | None:
+        """Seconds to read a token: as measured earlier, else a guess for a CPU; None for a GPU that never ran it."""
+        model = engine.model
+        assert model.path is not None
+        try:
+            if (peak := self._residency.learnt.peak(model)) is not None and peak.seconds_per_token is not None:
+                return peak.seconds_per_token
+            if engine.held.gpu or machine.gpus(()) is not None:
+                return None
+            weights = sum(file.stat().st_size for file in memory.files(model.path))
+        except OSError:
+            return None  # the weights were removed meanwhile; the engine will say so
+        return reading_step.guess(weights, model.engine.threads or machine.cores)
+
     def _fit_machine(self, engine: Loadable) -> Machine:
-        saved = self._residency.prompts
+        saved, machine = self._residency.prompts, self.machine()
+        self._expected_speed = self._expected(engine, machine)
         return replace(
-            self.machine(),
+            machine,
             unfit=frozenset(self._residency.unfit),
             prompts=self._prompt_folder,
             saving=saved.settings if saved is not None else Prompts(),
             cache_ram=self._cache_ram,
             gpu_need=engine.held.gpu,
+            seconds_per_token=self._expected_speed,
         )
 
 

@@ -1,4 +1,4 @@
-"""The measured memory needs of engines, saved between runs of the gateway."""
+"""The measured memory needs and reading speeds of engines, saved between runs of the gateway."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ log = logging.getLogger("ctxgate")
 
 GROWTH = 1.02
 """A peak is saved again once it has grown by this factor."""
+DRIFT = 8
+"""A speed is saved again once it has changed by an eighth."""
 MOST_ENTRIES = 500
 
 
@@ -23,6 +25,8 @@ class Peak(msgspec.Struct, kw_only=True):
     ram: int
     gpu: int = 0
     load_seconds: float | None = None
+    seconds_per_token: float | None = None
+    """How long reading a token of a prompt takes."""
 
 
 class Learnt:
@@ -35,19 +39,26 @@ class Learnt:
     def peak(self, model: Model) -> Peak | None:
         return self._known().get(_key(model))
 
-    def saw(self, model: Model, footprint: Footprint, load_seconds: float | None) -> None:
-        """Keeps the larger peak. Blocks to write one small file if anything changed. Raises OSError without weights."""
+    def saw(
+        self, model: Model, footprint: Footprint, load_seconds: float | None, seconds_per_token: float = 0.0
+    ) -> None:
+        """Keeps the larger peak, and the last speed; 0: unknown. Blocks to write one small file if anything changed.
+
+        Raises OSError without weights.
+        """
         peaks, key = self._known(), _key(model)
         known = peaks.pop(key, None)
         if known is None:
             known = Peak(ram=0)
-        before = known.ram, known.gpu, known.load_seconds
+        before = known.ram, known.gpu, known.load_seconds, known.seconds_per_token
         if footprint.ram > known.ram * GROWTH or footprint.gpu > known.gpu * GROWTH:
             known.ram, known.gpu = max(known.ram, footprint.ram), max(known.gpu, footprint.gpu)
         if load_seconds is not None:
             known.load_seconds = round(load_seconds, 3)
+        if seconds_per_token and abs(seconds_per_token - (known.seconds_per_token or 0.0)) > seconds_per_token / DRIFT:
+            known.seconds_per_token = seconds_per_token
         peaks[key] = known
-        if before != (known.ram, known.gpu, known.load_seconds):
+        if before != (known.ram, known.gpu, known.load_seconds, known.seconds_per_token):
             while len(peaks) > MOST_ENTRIES:
                 del peaks[next(iter(peaks))]
             self._write(peaks)

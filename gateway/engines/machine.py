@@ -8,6 +8,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 from collections.abc import Collection, Sequence
 from functools import lru_cache
 from importlib.util import find_spec
@@ -73,19 +74,32 @@ def _help(program: str, _changed: int) -> frozenset[str]:
     return frozenset(re.findall(r"(?<![\w-])--[a-z][\w-]+", done.stdout))
 
 
-def _gpus(program: Sequence[str]) -> tuple[int, ...]:
+GPU_DEVICES = ("nvidia[0-9]*", "kfd", "dri/renderD*", "dxg")
+"""Files in /dev that GPUs have on Linux."""
+
+
+def _gpus(program: Sequence[str]) -> tuple[int, ...] | None:
     """What the program itself sees: it counts GPUs in another order than nvidia-smi, and may be built for none.
 
-    Blocks for VERSION_SECONDS at most.
+    program: () asks whether there may be any, for Linux by GPU_DEVICES. Blocks for VERSION_SECONDS at most.
     """
+    if not program:
+        found = sys.platform != "linux" or any(found for name in GPU_DEVICES for found in Path("/dev").glob(name))
+        return () if found else None
+    listed = _list_devices(program)
+    return None if gpu_placement.none(listed) else gpu_placement.devices(listed)
+
+
+def _list_devices(program: Sequence[str]) -> str:
+    """ "" if it fails."""
     command = [*program, "--list-devices"]
     try:
         done = subprocess.run(  # noqa: S603
             command, capture_output=True, timeout=VERSION_SECONDS, check=False, env=inherited(), text=True
         )
     except (OSError, ValueError, subprocess.TimeoutExpired):
-        return ()
-    return gpu_placement.devices(done.stdout)
+        return ""
+    return done.stdout
 
 
 def _cores() -> int:

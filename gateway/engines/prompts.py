@@ -37,7 +37,7 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
     try:
         began_with = await asyncio.to_thread(prints, model, recipe)
     except OSError as error:
-        saved.failed(error)
+        saved.troubles.failed(error)
         return None
     await saved.look_ahead(model.name)
     return LivePrompts(
@@ -49,7 +49,7 @@ def prints(model: Model, recipe: Recipe) -> list[str]:
     """Everything that affects the cache, except what the engine itself reports. Raises OSError."""
     return [
         key.fingerprint(_files(model, recipe)),
-        *key.options(arg for arg in recipe.argv[1:] if arg != str(model.path)),
+        *key.options((arg for arg in recipe.argv[1:] if arg != str(model.path)), (*key.PLACES, *key.STEPS)),
         *(f"{name}={value}" for name, value in key.environment({**os.environ, **recipe.env}).items()),
         f"xllamacpp {_version('xllamacpp')}" if recipe.engine == "xllamacpp" else recipe.engine,
     ]
@@ -64,7 +64,9 @@ def anywhere(model: Model, recipe: Recipe, saved: SavedPrompts) -> list[str]:
     variables = key.environment({**os.environ, **recipe.env})
     return [
         key.contents(files, hashes),
-        *key.options((_without_folder(arg, files) for arg in recipe.argv[1:]), (*key.PLACES, *key.OF_THE_MACHINE)),
+        *key.options(
+            (_without_folder(arg, files) for arg in recipe.argv[1:]), (*key.PLACES, *key.STEPS, *key.OF_THE_MACHINE)
+        ),
         *(f"{name}={value}" for name, value in variables.items() if name not in OF_THE_MACHINE),
         f"xllamacpp {_version('xllamacpp')}" if embedded else key.contents([program], hashes),
     ]

@@ -12,7 +12,7 @@ from msgspec import Struct, field
 from gateway.backends.base import Address
 from gateway.config import Adapter, Draft, Model, Prompts, Rope
 from gateway.config.tuning import MLX_BITS
-from gateway.engines import gpu_placement
+from gateway.engines import gpu_placement, reading_step
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 
 HOST = "127.0.0.1"
@@ -22,6 +22,9 @@ SLOT_TOKENS, MOST_SLOTS = 32768, 4
 
 SPECULATION = frozenset({"--spec-type", "--spec-default", "--spec-draft-model", "-md", "--model-draft"})
 """Options of llama.cpp that choose a kind of speculation."""
+
+READING_STEP = frozenset({"--batch-size", "-b", "--ubatch-size", "-ub"})
+"""Options of llama.cpp that say how many tokens of a prompt it reads at once."""
 
 MIB = 1024 * 1024
 
@@ -57,10 +60,12 @@ class Machine(Struct, frozen=True):
     cores: physical ones that engines may use. which: the path of a program, None where it isn't installed. has: whether
     Python can import a module. knows: whether a program's `--help` names an option; it may take a second. free_port: a
     TCP port that the system has just found free. unfit: paths of programs that SIGILL killed here, since they were
-    built for another processor. gpus: the free bytes of each GPU that a llama.cpp program sees, by its own count; may
-    take seconds. gpu_need: bytes of GPU memory that the engine will hold; 0: no GPU counts. prompts: folder of saved
-    prompts; None: none are saved. saving: when, and how many.
+    built for another processor. gpus: the free bytes of each GPU of NVIDIA's that a llama.cpp program sees, by its own
+    count, which may take seconds; None if it has the CPU alone. Of (), whether there can't be any GPU, at once.
+    gpu_need: bytes of GPU memory that the engine will hold; 0: no GPU counts. prompts: folder of saved prompts; None:
+    none are saved. saving: when, and how many.
     cache_ram: bytes in which an engine may keep prompts beside its slots; None: as many as it likes.
+    seconds_per_token: how long the model's engine takes to read a prompt's token; None: unknown.
     """
 
     cores: int
@@ -68,7 +73,8 @@ class Machine(Struct, frozen=True):
     has: Callable[[str], bool]
     free_port: Callable[[], int]
     knows: Callable[[str, str], bool] = lambda program, option: False
-    gpus: Callable[[Sequence[str]], Sequence[int]] = lambda program: ()
+    gpus: Callable[[Sequence[str]], Sequence[int] | None] = lambda program: ()
+    seconds_per_token: float | None = None
     gpu_need: int = 0
     python: str = sys.executable
     unfit: frozenset[str] = frozenset()
@@ -140,13 +146,13 @@ def _llama_cpp(model: Model, machine: Machine, port: int | None) -> Recipe:
         port = port or machine.free_port()
         if machine.knows(program, NGRAM_OPTIONS[0]):
             options += _ngram_by_default(model)
-        options += _placed(model, machine, [program])
+        options += [*_placed(model, machine, [program]), *_reading_step(model, machine, [program])]
         argv = [program, *options, "--port", str(port), "--jinja"]
         cure = "the embedded engine runs instead" if embedded else f"{INSTALL_EMBEDDED}, or {REPLACE_LLAMA_SERVER}"
         return _built(model, machine, "llama-server", argv, port, cure=cure)
     if embedded:
         start = [machine.python, "-P", str(_HERE / "xllamacpp_server.py")]
-        options += [*_ngram_by_default(model), *_placed(model, machine, start)]
+        options += [*_ngram_by_default(model), *_placed(model, machine, start), *_reading_step(model, machine, start)]
         argv = [*start, *options, "--port", str(port or 0)]
         note = f"the embedded engine runs instead of {program}, which was built for another processor (SIGILL)"
         return _built(model, machine, "xllamacpp", argv, port, cure=REPLACE_LLAMA_SERVER, note=note if unfit else None)
@@ -160,13 +166,26 @@ def _placed(model: Model, machine: Machine, program: list[str]) -> list[str]:
     """The GPU of a model whose file doesn't choose one, where there are several."""
     if not machine.gpu_need or gpu_placement.decided(model):
         return []
-    gpu = gpu_placement.whole(machine.gpu_need, machine.gpus(program))
+    gpu = gpu_placement.whole(machine.gpu_need, machine.gpus(program) or ())
     return _options(*_on_one_gpu(gpu))
 
 
 def _on_one_gpu(gpu: int | None) -> list[tuple[str, object]]:
     """By default llama.cpp divides a model among all GPUs, whatever `--main-gpu` says."""
     return [] if gpu is None else [("--split-mode", "none"), ("--main-gpu", gpu)]
+
+
+def _reading_step(model: Model, machine: Machine, program: list[str]) -> list[str]:
+    """For a chat model on a CPU, whose file leaves `batch` open. An image may have to fit into one step."""
+    given = {arg.partition("=")[0] for arg in model.engine.args} & READING_STEP
+    if model.role != "chat" or model.mmproj_path is not None or model.engine.batch is not None or given:
+        return []
+    if machine.gpu_need:
+        return []
+    if model.engine.gpu_layers != 0 and machine.gpus(()) is not None and machine.gpus(program) is not None:
+        return []
+    size = reading_step.usual(machine.seconds_per_token)
+    return _options(("--batch-size", size), ("--ubatch-size", size))
 
 
 def _saves_slots(model: Model, machine: Machine) -> bool:

@@ -157,10 +157,10 @@ class Residency:
         """The ports of all engines but `owner`'s, which must not be mistaken for those of a user's own server."""
         return {port for each, port in self._ports.items() if each is not owner}
 
-    async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool) -> None:
+    async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool, seconds_per_token: float = 0.0) -> None:
         """Measures the memory of `engine`'s process; if it is more than planned, others may have to give way.
 
-        with_gpu: runs the GPU's tool too, which takes up to a second.
+        with_gpu: runs the GPU's tool too, which takes up to a second. seconds_per_token: how it reads; 0: unknown.
         """
         usage = await asyncio.to_thread(memory.usage, pid)
         if usage is None:
@@ -176,7 +176,7 @@ class Residency:
         # With a GPU, weights mapped from the file are read once and needed no more.
         seen = Footprint(usage.anonymous if on_gpu else usage.peak, on_gpu)
         try:
-            self.learnt.saw(engine.model, seen, engine.load_seconds)
+            self.learnt.saw(engine.model, seen, engine.load_seconds, seconds_per_token)
         except OSError:
             return  # the weights were removed meanwhile
         if engine.model.residence.memory is None and engine.state in ("ready", "draining"):

@@ -14,7 +14,9 @@ from msgspec import Struct
 
 from gateway.prompts.folder import Damaged
 from gateway.prompts.key import FileVersion
-from gateway.prompts.live import RESTORE_SECONDS, SAVE_SECONDS, TROUBLE, LivePrompts, SlotServer, Turn
+from gateway.prompts.live import LivePrompts
+from gateway.prompts.protocols import RESTORE_SECONDS, SAVE_SECONDS, TROUBLE, SlotServer
+from gateway.prompts.turn import Turn
 
 log = logging.getLogger("ctxgate")
 
@@ -52,16 +54,16 @@ class Aside(Struct):
 async def put_aside(live: LivePrompts, turn: Turn) -> Aside | None:
     """Saves the slot of an answer that was cut off, and leaves it; None if that fails. Returns within SAVE_SECONDS.
 
-    Call it with `live.saving`, taken before the answer was cut off.
+    Call it with `live.saver.lock`, taken before the answer was cut off.
     """
     saved, key, slot = live.saved, live.key, turn.slot
-    fresh = saved.fresh("aside")
+    fresh = saved.folder.fresh("aside")
     try:
-        if key is None or slot is None or saved.short(key, 0):
+        if key is None or slot is None or saved.refuses(key, 0, least=0):
             return None
         async with asyncio.timeout(SAVE_SECONDS):
             count, size = await turn.server.save(slot, fresh)
-            version, head = await saved.read(fresh, size)
+            version, head = await asyncio.to_thread(saved.folder.read, fresh, size)
         turn.holds(count, saved=True)
         return Aside(turn, live, key, fresh, version, count, head)
     except TROUBLE as error:
@@ -79,7 +81,7 @@ async def take_back(live: LivePrompts, server: SlotServer, aside: Aside | None, 
     if turn.slot is None or aside is None or begun is None:
         return turn
     try:
-        if not await live.saved.unchanged(aside.file, aside.version):
+        if not await asyncio.to_thread(live.saved.folder.unchanged, aside.file, aside.version):
             raise Damaged("somebody touched the file")
         async with asyncio.timeout(RESTORE_SECONDS):
             await server.restore(turn.slot, aside.file)

@@ -7,10 +7,11 @@ the owner can open the folder.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from hashlib import file_digest
 from pathlib import Path
 from secrets import token_hex
@@ -20,6 +21,8 @@ from msgspec.structs import replace
 
 from gateway.prompts.index import Saved
 from gateway.prompts.key import FileVersion, version_of
+
+log = logging.getLogger("ctxgate")
 
 PROMPT, DESCRIPTION = ".prompt", ".json"
 ABANDONED_SECONDS = 600.0
@@ -142,6 +145,14 @@ class Folder:
     def remove(self, name: str) -> None:
         """Removes a saved prompt, or a file that an engine wrote. Raises nothing if it is gone."""
         self._unlink(name.removesuffix(PROMPT))
+
+    def remove_all(self, names: Iterable[str]) -> None:
+        """Like `remove`; logs failures instead of raising them."""
+        for name in names:
+            try:
+                self.remove(name)
+            except OSError as error:
+                log.warning("can't remove the saved prompt %s: %s", name, error)
 
     def free(self) -> int:
         """Free bytes of the file system. Raises OSError."""

@@ -23,6 +23,8 @@ MOST_KNOWN = 256
 """How many files' hashes to remember on disk."""
 PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
 """Options that say where the engine is and what it is called."""
+STEPS = ("--batch-size", "--ubatch-size", "-b", "-ub")
+"""Options that say how many tokens are read at once. A conversation that goes on has had steps of every size anyway."""
 OF_THE_MACHINE = ("--threads", "--threads-batch", "-t", "-tb")
 """Options that differ between machines and don't affect the cache."""
 

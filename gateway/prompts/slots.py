@@ -60,7 +60,39 @@ class Slot:
         """least: tokens of a prompt that is worth a file."""
         return bool(self.chain) and (self.tokens is None or self.tokens >= least)
 
-    def forget(self) -> None:
+    def enter(self, use: int) -> None:
+        """A request gets it. use: see `used`."""
+        self.busy += 1
+        self.used, self.seen = use, False
+
+    def begin(self) -> None:
+        """The engine answers the request."""
+        self.seen = True
+
+    def leave(self) -> None:
+        """The request has ended."""
+        self.busy -= 1
+
+    def hold(self, chain: Chain, prompt: str, tokens: int | None, *, unsaved: int, sure: bool) -> None:
+        """It holds this prompt, and perhaps the answer to it. See the attributes."""
+        self.chain, self.prompt, self.tokens, self.unsaved, self.sure = chain, prompt, tokens, unsaved, sure
+
+    def answered(self, counts: tuple[int, int, int]) -> None:
+        """A request in it is complete. counts: tokens of its prompt, of the cached part and of the answer."""
+        prompt, cached, completion = counts
+        self.tokens = prompt + completion
+        self.unsaved += max(0, prompt - cached) + completion
+
+    def saved(self, tokens: int, count: int) -> None:
+        """A file has `count` of its unsaved tokens now, and with them all `tokens` that it holds."""
+        self.unsaved, self.tokens = max(0, self.unsaved - count), tokens
+
+    def begins_short(self, short: Chain) -> None:
+        """It gets a request that is too short to save."""
+        self.short = short
+
+    def forget(self, *, sure: bool = False) -> None:
+        self.sure = sure
         self.chain, self.tokens, self.unsaved, self.prompt = (), 0, 0, ""
 
     def own(self, owner: str, short: Chain | None = None) -> None:

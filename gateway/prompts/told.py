@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gateway.prompts.doctor import Doctor
-from gateway.prompts.live import RATE_TOKENS, counts
+from gateway.prompts.speed import RATE_TOKENS, counts
 
 
 class ToldPrompts:
@@ -18,7 +18,7 @@ class ToldPrompts:
 
 
 class ToldTurn:
-    """A request in such an engine; see `gateway.prompts.live.Turn`.
+    """A request in such an engine; see `gateway.prompts.turn.Turn`.
 
     asked: its tools and messages, if the doctor should see them. restored: tokens that the engine took from a file.
     owner: whose request it is.
@@ -36,7 +36,7 @@ class ToldTurn:
         """The engine chooses its places itself."""
 
     def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
-        """See `gateway.prompts.live.Turn.answered`."""
+        """See `gateway.prompts.turn.Turn.answered`."""
         prompts, found = self._prompts, counts(usage)
         told = dict(usage)
         if found is not None:

@@ -245,6 +245,9 @@ CALLING = "calling"
 """The first word of the progress of a call that is held back."""
 
 
+QUEUED = "queued"
+"""The first word of the progress of a request that waits for an engine, or for a place there."""
+
 PUT_ASIDE = "put-aside"
 """The first word of the progress of an answer that gave way in the middle."""
 

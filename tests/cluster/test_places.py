@@ -48,7 +48,7 @@ class Engine:
 
     @property
     def busy(self) -> int:
-        return sum(slot.busy for slot in self.live._slots)
+        return sum(slot.busy for slot in self.live.table.slots)
 
     async def frees(self) -> None:
         async with asyncio.timeout(PATIENCE):
@@ -154,7 +154,7 @@ async def test_a_client_that_leaves_while_it_waits_keeps_nothing(engine: Engine)
     taken = [await placed(engine, one, prompt) for prompt in PROMPTS[:2]]
     waiting = asyncio.create_task(placed(engine, one, PROMPTS[2]))
     async with asyncio.timeout(PATIENCE):
-        while not engine.live._line:  # noqa: ASYNC110  the bookkeeper has no event for us
+        while not engine.live.table.line:  # noqa: ASYNC110  the bookkeeper has no event for us
             await asyncio.sleep(0.01)
     waiting.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -171,7 +171,7 @@ async def test_without_a_bookkeeper_the_engine_chooses(engine: Engine) -> None:
         await placed(engine, one, prompt)
     waiting = asyncio.create_task(one.place(engine.slots, [PROMPTS[2].encode()], rendering(PROMPTS[2]), private=False))
     async with asyncio.timeout(PATIENCE):
-        while not engine.live._line:  # noqa: ASYNC110  the bookkeeper has no event for us
+        while not engine.live.table.line:  # noqa: ASYNC110  the bookkeeper has no event for us
             await asyncio.sleep(0.01)
     engine.server.close()
     assert await waiting is None

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gateway.config import Model, Runtime
-from gateway.engines import gpu_placement
+from gateway.engines import gpu_placement, machine
 from gateway.engines.gpu import Card, nvidia_cards, rocm_cards
 from gateway.engines.gpu_placement import MARGIN, MB
 from gateway.engines.machine import this_machine
@@ -77,11 +77,13 @@ def test_what_a_program_says_of_its_gpus(output: str, free: tuple[int, ...]) -> 
 
 
 def test_the_embedded_engine_lists_none_here() -> None:
-    assert this_machine().gpus([sys.executable, "-P", str(EMBEDDED)]) == ()
+    program = sys.executable, "-P", str(EMBEDDED)
+    assert this_machine().gpus(program) is None
+    assert gpu_placement.none(machine._list_devices(program))
 
 
 def test_no_program_and_no_gpus(tmp_path: Path) -> None:
-    assert this_machine().gpus([str(tmp_path / "gone")]) == ()
+    assert not this_machine().gpus([str(tmp_path / "gone")])
 
 
 TWO = Machine(
@@ -128,7 +130,8 @@ def test_where_no_gpu_counts_no_program_is_asked() -> None:
         raise AssertionError(command)
 
     machine = Machine(cores=2, which=lambda name: None, has=lambda module: True, free_port=lambda: 1, gpus=ask)
-    assert "--main-gpu" not in recipe(Model(name="a", runtime="llama.cpp", path=Path("/m/a.gguf")), machine, 1).argv
+    model = Model(name="a", runtime="llama.cpp", path=Path("/m/a.gguf"), engine=Runtime(batch=512))
+    assert "--main-gpu" not in recipe(model, machine, 1).argv
 
 
 def test_cards() -> None:

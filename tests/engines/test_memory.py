@@ -354,6 +354,18 @@ def test_the_largest_peak_is_kept(tmp_path: Path, model: Model) -> None:
         assert (peak.ram, peak.load_seconds) == (300 * MB, 1.0)
 
 
+def test_the_last_reading_speed_is_kept(tmp_path: Path, model: Model) -> None:
+    path = tmp_path / "engines.json"
+    known = Learnt(path)
+    seen = []
+    for speed in (0.0, 0.01, 0.0, 0.0101, 0.02):  # 0: it has read too little; a small change isn't written
+        known.saw(model, Footprint(MB), None, speed)
+        peak = Learnt(path).peak(model)
+        assert peak is not None
+        seen.append(peak.seconds_per_token)
+    assert seen == [None, 0.01, 0.01, 0.01, 0.02]
+
+
 def test_another_context_is_another_peak(tmp_path: Path, model: Model) -> None:
     known = Learnt(tmp_path / "engines.json")
     known.saw(model, Footprint(MB), 1.0)

@@ -284,7 +284,7 @@ async def test_what_still_leaves_or_loads_ends_with_the_gateway() -> None:
     gateway = Gateway(config)
     gateway.routes["n"].server.external = backend = Loading(MODEL, None)
     former = gateway.routes["m"]
-    former.requests.hold()
+    former.requests.hold(former, 0.0)
     gateway.apply(replace(config, models={**models, "m": replace(MODEL, defaults={"seed": 1})}))
     (leaving,) = gateway.leaving
     async with gateway:

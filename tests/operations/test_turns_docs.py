@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
 from pathlib import Path
 
 import pytest
 
-from gateway.cli.status import _waiting
+from gateway.cli.status import _queued, _waiting
 from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
+from gateway.prompts.speed import ReadingSpeed, Waits
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.limit_words import NAMES
 from gateway.server.principal import MOST_CLIENTS
@@ -56,6 +58,15 @@ def test_what_waits(
         "waits_for": waits_for, "held_by": held_by, "waited": waited,
     }  # fmt: skip
     assert f"\n{name}: {_waiting(model)}\n" in PAGE
+
+
+def test_what_waits_for_a_prefix() -> None:
+    speed = ReadingSpeed()
+    speed.assume(0.005)
+    told = Waits("prefix", 9.56, speed, time.monotonic() - 1.56).describe()
+    assert told == "queued for=prefix reads=1912 left=8"
+    assert f"\nsmall: {_queued(told)}\n" in PAGE
+    assert Waits("slot", 1.0, speed).describe() == "queued for=slot reads=200 left=1"
 
 
 def test_every_limit_has_its_row() -> None:

@@ -308,10 +308,15 @@ async def test_requests_that_wait_are_told_apart(tmp_path: Path) -> None:
         request = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}')
         request.serving.tell(lambda: "queued for=memory position=1 waiting=2 held-by=other")
         route.requests.waiting[request] = time.monotonic() - 3
-        route.requests.opening = 3
+        route.requests.opening = dict.fromkeys([request, 1, 2], time.monotonic() - 3)
         waits, sent = in_flight(gateway)
         assert (waits["state"], waits["model"], waits["seconds"]) == ("waits", "echo", pytest.approx(3, abs=1))
         assert waits["progress"] == request.serving.describe()
         assert (sent["state"], sent["count"]) == ("sent", 2)
         route.requests.waiting.clear()
-        route.requests.opening = 0
+        shares = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}')
+        shares.serving.tell(lambda: "queued for=prefix reads=1912 left=8")
+        route.requests.opening = {shares: time.monotonic(), 1: time.monotonic()}
+        waits, sent = in_flight(gateway)
+        assert (waits["state"], waits["progress"], sent["count"]) == ("waits", shares.serving.describe(), 1)
+        route.requests.opening.clear()

@@ -215,4 +215,4 @@ def make_a_file(path: Path) -> None:
 @pytest.fixture(autouse=True)
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """A failure to save doesn't put off the next try."""
-    monkeypatch.setattr("gateway.prompts.saved.PAUSE_SECONDS", 0.0)
+    monkeypatch.setattr("gateway.prompts.troubles.PAUSE_SECONDS", 0.0)

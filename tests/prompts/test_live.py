@@ -16,8 +16,12 @@ from gateway.config import Prompts
 from gateway.errors import ProviderUnavailable
 from gateway.prompts import folder
 from gateway.prompts.folder import Folder
-from gateway.prompts.live import Build, LivePrompts, Turn, unsaved
-from gateway.prompts.saved import CONTROL_TOKENS, UNSUPPORTED, SavedPrompts
+from gateway.prompts.identity import CONTROL_TOKENS
+from gateway.prompts.live import LivePrompts, unsaved
+from gateway.prompts.protocols import Build, Reading
+from gateway.prompts.saved import SavedPrompts
+from gateway.prompts.turn import Turn
+from gateway.prompts.unsupported import UNSUPPORTED
 from tests.patience import PATIENCE
 from tests.prompts.conftest import names
 
@@ -52,6 +56,9 @@ class Double:
             raise self.trouble
         self.restored.append(slot)
         return TOKENS
+
+    async def read(self, slot: int, prompt: str, *, reuse: bool) -> Reading:
+        raise ProviderUnavailable("reads nothing by itself")
 
     async def held(self) -> list[tuple[int, int]] | None:
         self.looks.put_nowait(None)
@@ -222,7 +229,7 @@ async def test_the_prompt_that_was_used_last_is_checked_while_an_engine_loads(
     await store.look_ahead("m")
     await done.wait()
     if damaged == "after the check":
-        await asyncio.gather(*store._ahead.values())
+        await asyncio.gather(*store._ahead._going.values())
         path.write_bytes(b"tokem?"[: last.size])
     assert await store.file(last) == (path.name if damaged == "never" else None)
     assert path.exists() == (damaged == "never")
@@ -306,7 +313,7 @@ async def test_a_request_that_gives_up_before_it_took_the_slot_leaves_it_to_the_
         await written.wait()
 
     monkeypatch.setattr(saved, "kept", kept)
-    monkeypatch.setattr("gateway.prompts.live.LINE_SECONDS", 1e6)
+    monkeypatch.setattr("gateway.prompts.line.LINE_SECONDS", 1e6)
     waiting = [asyncio.create_task(place(prompts, server, prompt)) for prompt in PROMPTS[1:]]
     await asyncio.sleep(0)
     first.leave()
@@ -321,7 +328,7 @@ async def test_a_slot_that_is_busy_again_holds_up_no_other_save(tmp_path: Path) 
     saved = SavedPrompts(Prompts(min_tokens=64, save="each_turn"), tmp_path / "prompts")
     server, prompts = Double(saved.path, slots=2), live(saved)
     turns = [await place(prompts, server, prompt) for prompt in PROMPTS[:2]]
-    async with prompts.saving:  # another save is under way
+    async with prompts.saver.lock:  # another save is under way
         for each in turns:
             each.leave()
             usage = {"prompt_tokens": TOKENS, "completion_tokens": 0, "prompt_tokens_details": {"cached_tokens": 0}}
@@ -337,7 +344,7 @@ async def test_what_an_engine_wrote_late_is_swept(tmp_path: Path, monkeypatch: p
     saved = SavedPrompts(Prompts(min_tokens=64), tmp_path / "prompts")
     server, prompts = Double(saved.path), live(saved)
     Folder(saved.path).make()
-    (saved.path / saved.fresh()).write_bytes(b"late")
+    (saved.path / saved.folder.fresh()).write_bytes(b"late")
     await turn(prompts, server, PROMPTS[0])
     await prompts.save_all(server)
     await saved.kept()

@@ -19,9 +19,10 @@ from gateway.config import Prompts
 from gateway.prompts import folder
 from gateway.prompts import key as keys
 from gateway.prompts.index import DAY, Saved
-from gateway.prompts.live import LivePrompts, Turn
+from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.share import Share
+from gateway.prompts.turn import Turn
 from tests.patience import PATIENCE
 from tests.prompts.test_live import PROMPTS, TOKENS, Double, rendering
 
@@ -163,7 +164,7 @@ async def test_a_damaged_file_reaches_no_engine(tmp_path: Path, damage: Callable
 async def test_other_weights_find_nothing(tmp_path: Path) -> None:
     async with machine(tmp_path, "one") as (one, first), machine(tmp_path, "two") as (two, second):
         await said(one, first, PROMPTS[0])
-        two.saved.shares(str(two.key), keys.key("other weights"))
+        two.saved.share.maps(str(two.key), keys.key("other weights"))
         assert (await said(two, second, PROMPTS[0])).restored is None
 
 
@@ -184,7 +185,7 @@ async def test_a_share_that_hangs_costs_no_more_than_reading(tmp_path: Path, mon
         assert turn.restored is None, "the engine reads it"
         turn.__exit__(ValueError)
         over.set()
-        await two.saved.shared()
+        await two.saved.share.done()
         assert (await said(two, second, PROMPTS[0])).restored is not None, "it came for the next request"
 
 
@@ -196,7 +197,7 @@ async def test_a_share_that_is_away_costs_nothing_but_the_copy(
         for prompt in PROMPTS:
             assert (await said(one, first, prompt)).slot is not None
         assert len(one.saved) == len(PROMPTS)
-        assert one.saved.failures
+        assert one.saved.troubles.count
     assert len([each for each in caplog.messages if "prompts.share" in each]) <= 2
 
 

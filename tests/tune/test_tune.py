@@ -6,12 +6,14 @@ import asyncio
 import json
 import urllib.request
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 import yaml
 
 from gateway.config import load
+from gateway.engines.reading_step import SIZES
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.evaluation.commands.tune import smokes
 from gateway.features.evaluation.tune import kept
@@ -130,7 +132,12 @@ def test_tunes_applies_and_explains(file: Path) -> None:
     found = kept.read(kept.path_of(file.parent / "state", "tiny"))
     assert found is not None
     changes = changed(found.results[found.chosen].keys, found.results[0].keys)
-    written = yaml.safe_load(before)
+    assert {size: len(each) for size, each in found.reading.items()} == dict.fromkeys(SIZES, 2)
+    fastest = max(fmean(each) for each in found.reading.values())
+    written, after = yaml.safe_load(before), yaml.safe_load(file.read_text("utf-8"))
+    if (batch := after["models"]["tiny"].get("batch")) is not None:
+        changes["batch"] = batch
+        assert fmean(found.reading[batch]) > 0.9 * fastest
     written["models"]["tiny"] |= changes
     after = file.read_text("utf-8")
     assert yaml.safe_load(after) == written
@@ -142,6 +149,7 @@ def test_tunes_applies_and_explains(file: Path) -> None:
     explained = ctxgate("tune", "--config", file, "--explain", cwd=file.parent)
     assert explained.returncode == 0, explained.stderr
     assert "instead of" in explained.stdout
+    assert "a step" in explained.stdout
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,10 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
             yield _run(name, run, now)
         for request, since in [*route.requests.waiting.items()]:
             yield _waiting(name, request, since, now)
-        if (sent := route.requests.opening - len(route.requests.waiting)) > 0:
+        queued = route.requests.queued()
+        for request, since in queued:
+            yield _waiting(name, request, since, now)
+        if (sent := len(route.requests.opening) - len(route.requests.waiting) - len(queued)) > 0:
             yield {"key": f"{name} sent", "model": name, "state": "sent", "count": sent}
 
 

@@ -139,7 +139,7 @@ class _Metrics:
         yield GaugeMetricFamily("ctxgate_saved_prompt_bytes", "Size of their files.", prompts.size)
         yield CounterMetricFamily("ctxgate_prompt_saves", "Prompts that engines saved.", prompts.saves)
         yield CounterMetricFamily("ctxgate_prompt_restores", "Prompts that engines restored.", prompts.restores)
-        yield CounterMetricFamily("ctxgate_prompt_save_failures", "Failures to save a prompt.", prompts.failures)
+        yield CounterMetricFamily("ctxgate_prompt_save_failures", "Failures to save a prompt.", prompts.troubles.count)
 
     async def _engines(self) -> Iterable[Metric]:
         in_flight = GaugeMetricFamily(

@@ -55,6 +55,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "state": engine["state"] if engine is not None else _external(route),
         "in_flight": route.requests.count,
         **waiting(route, status),
+        "queued": _queued(route),
         "requests": sum(stats.outcomes.values()),
         "outcomes": stats.outcomes,
         "prompt_tokens": stats.prompt_tokens,
@@ -71,6 +72,11 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
             for replica in route.server.replicas()
         ],
     }
+
+
+def _queued(route: Route) -> list[str]:
+    """What requests wait for that lack only a slot or a prefix, in the words of `Serving.describe`."""
+    return [told for request, _ in route.requests.queued() if " reads=" in (told := request.serving.describe())]
 
 
 def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:

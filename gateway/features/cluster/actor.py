@@ -137,7 +137,7 @@ class EngineActor:
                 server.close()
         if self._saved is not None:
             await self._saved.kept()
-            await self._saved.shared()
+            await self._saved.share.done()
             await asyncio.to_thread(shutil.rmtree, self._saved.path, ignore_errors=True)
 
     async def _serve_places(self, tls: ssl.SSLContext | None) -> int:

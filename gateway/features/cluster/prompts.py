@@ -25,7 +25,10 @@ from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.features.cluster.listener import Listener
 from gateway.prompts.blocks import Chain
-from gateway.prompts.live import TROUBLE, LivePrompts, Place, SlotServer, Turn, counts, is_short, reading_seconds
+from gateway.prompts.live import LivePrompts
+from gateway.prompts.protocols import TROUBLE, Place, SlotServer, Tell, ignore, is_short
+from gateway.prompts.speed import counts, reading_seconds
+from gateway.prompts.turn import Turn
 from gateway.upstream import reached_itself
 
 MOST_BYTES = 64 * 1024 * 1024
@@ -81,7 +84,7 @@ Asked = Key | Beside | Long | Left | Disturbed
 
 class Placed(Struct, frozen=True):
     """The answer to `Beside` and `Long`. slot: None leaves the choice to the engine. restored: tokens of the file.
-    apart, fresh: see `gateway.prompts.live.Turn`."""
+    apart, fresh: see `gateway.prompts.turn.Turn`."""
 
     id: int
     slot: int | None = None
@@ -149,7 +152,7 @@ class PlaceServer(Listener):
         try:
             if isinstance(message, Long):
                 if message.seconds_per_token:
-                    self._live.assumed_seconds_per_token = message.seconds_per_token
+                    self._live.speed.assume(message.seconds_per_token)
                 turn = await self._live.place_long(self._slots, message.prompt, message.owner)
             else:
                 turn = await self._live.place_beside(
@@ -157,12 +160,12 @@ class PlaceServer(Listener):
                 )
         except TROUBLE as error:
             log.debug("places: none for a request: %s", error)
-        if turn is None and self._live.owners.several:
+        if turn is None and self._live.table.owners.several:
             turn = self._live.anywhere(self._slots, message.owner)
         restored = turn.restored.tokens if turn is not None and turn.restored is not None else 0
         slot = turn.slot if turn is not None else None
-        several, fresh = self._live.owners.several, turn is not None and turn.fresh
-        _write(writer, Placed(message.id, slot, restored, self._live.seconds_per_token, several, fresh))
+        several, fresh = self._live.table.owners.several, turn is not None and turn.fresh
+        _write(writer, Placed(message.id, slot, restored, self._live.speed.measured, several, fresh))
         return turn
 
     def _left(self, message: Left, placing: dict[int, asyncio.Task[Turn | None]]) -> None:
@@ -207,9 +210,9 @@ class Rate:
 
 
 class Places:
-    """A gateway's side, for one engine; see `gateway.prompts.live.Placing`. Without a connection the engine chooses.
+    """A gateway's side, for one engine; see `gateway.prompts.protocols.Placing`.
 
-    rate: shared by the engines of the model."""
+    Without a connection the engine chooses. rate: shared by the engines of the model."""
 
     def __init__(
         self, host: str, port: int, tls: ssl.SSLContext | None, key: str, settings: Callable[[], Prompts], rate: Rate
@@ -234,8 +237,10 @@ class Places:
         *,
         private: bool,
         owner: str = "",
+        other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Place | None:
-        """See `LivePrompts.place`. `server` is asked by the engine's actor."""
+        """See `LivePrompts.place`. `server` is asked by the engine's actor, which reads no prefix by itself."""
         return await self._placed(sent, render, private=private, owner=owner) or nowhere(owner)
 
     async def _placed(
@@ -335,7 +340,7 @@ class Places:
 
 
 class RemoteTurn:
-    """A request's place; see `gateway.prompts.live.Turn`."""
+    """A request's place; see `gateway.prompts.turn.Turn`."""
 
     __slots__ = ("_id", "_left", "_places", "_since", "_told", "apart", "asked", "chain", "fresh", "slot")
 
@@ -385,7 +390,7 @@ class RemoteTurn:
 
 
 class Unplaced:
-    """A request of which no actor knows, so it must reuse nothing of the engine's; see `gateway.prompts.live.Turn`."""
+    """A request of which no actor knows, so it must reuse nothing of the engine's; see `gateway.prompts.turn.Turn`."""
 
     slot: int | None = None
     chain: Chain = ()
@@ -409,7 +414,7 @@ def nowhere(owner: str) -> Unplaced | None:
 
 
 class NoPlaces:
-    """For an engine whose prompts no actor knows; see `gateway.prompts.live.Placing`."""
+    """For an engine whose prompts no actor knows; see `gateway.prompts.protocols.Placing`."""
 
     async def place(
         self,
@@ -419,6 +424,8 @@ class NoPlaces:
         *,
         private: bool,
         owner: str = "",
+        other: Callable[[], Awaitable[str | None]] | None = None,
+        tell: Tell = ignore,
     ) -> Place | None:
         return nowhere(owner)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from time import monotonic
 from typing import Any
 
 import msgspec
@@ -39,12 +40,12 @@ class OpenAIResponses:
         chat = ChatRequest.parse(encode({**ask.fields, "model": ask.model.name}))
         engine = route.engine
         count = route.count("ctx", stream=True)
-        route.requests.hold()
+        route.requests.hold(count, monotonic())
         try:
             backend = await (engine.join() if engine is not None else route.server.backend())
         except BaseException as error:
             count.end(outcome_of(error))
-            route.requests.release()
+            route.requests.release(count)
             raise
         try:
             if not isinstance(backend, OpenAIBackend):
@@ -57,7 +58,7 @@ class OpenAIResponses:
                 count.end(outcome_of(error))
             if engine is not None:
                 engine.leave()
-            route.requests.release()
+            route.requests.release(count)
             raise
         return ResponsesAnswering(response, backend, route, engine, ask, count)
 
@@ -138,7 +139,7 @@ class ResponsesAnswering:
                 self._count.end(LEFT if self._failed is None else self._failed.category)
             if self._engine is not None:
                 self._engine.leave()
-            self._route.requests.release()
+            self._route.requests.release(self._count)
 
 
 class _Item(Struct):

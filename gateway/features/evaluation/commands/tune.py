@@ -7,7 +7,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ import click
 
 from gateway.cli.options import FILE, Command, config_option, configuration, url_option
 from gateway.cli.text import say
-from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 
 if TYPE_CHECKING:
     from gateway.config import Config, Model
@@ -37,6 +37,8 @@ Ctrl-C ends the trials; the results so far are shown, kept and, with --apply, wr
 Other work on the machine disturbs the measurement.
 """
 
+READING_SHARE = 0.25
+"""The share of the time for `batch`, which none of the requests tells: it only matters to others while one reads."""
 MOST_RECORDED = 4
 """How many recorded requests to replay."""
 
@@ -113,12 +115,10 @@ def tune(
     before = loaded.source.read_bytes()
     texts, requests = _requests(config, url, model, tokens)
     say(f"{model.name}: {texts}", file=sys.stderr)
-    results = _measure(loaded, model, requests, minutes, exhaustive=exhaustive)
-    found = _kept(model, texts, results)
+    found = _kept(model, texts, _measure(loaded, model, requests, minutes, exhaustive=exhaustive))
     kept.save(file, found)
     _show(found)
-    winner = found.results[found.chosen]
-    changes = _changes(found, winner)
+    changes = _changes(found, found.results[found.chosen]) | _batch(found, model)
     if not changes:
         say(f"\nNo setting is faster than {model.name} as configured.")
         return 0
@@ -192,7 +192,7 @@ def _recorded(config: Path | None, url: str | None, model: Model, tokens: int) -
     return found
 
 
-def _measure(config: Config, model: Model, requests: Requests, minutes: float, *, exhaustive: bool) -> list[Result]:
+def _measure(config: Config, model: Model, requests: Requests, minutes: float, *, exhaustive: bool) -> Trials:
     """The results up to Ctrl-C or the end of the time. Raises GatewayError if nothing can be measured."""
     from gateway.engines.machine import this_machine
     from gateway.features.evaluation.tune.settings import choices, configured, grid
@@ -203,16 +203,21 @@ def _measure(config: Config, model: Model, requests: Requests, minutes: float, *
     with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder, _progress() as told:
         trials = Trials(config, model, tried, requests, Path(folder))
         with suppress(KeyboardInterrupt):
-            asyncio.run(_within(trials, minutes, told, exhaustive=exhaustive))
+            asyncio.run(_within(trials, minutes, told, exhaustive=exhaustive, steps=_has_steps(model)))
     own = trials.results[0]
     if own.failed or not own.readings:
         raise ProviderUnavailable(own.failed or f"{model.name} as it is configured gave no answer in that time")
-    return trials.results
+    return trials
 
 
-async def _within(trials: Trials, minutes: float, told: Told, *, exhaustive: bool) -> None:
+async def _within(trials: Trials, minutes: float, told: Told, *, exhaustive: bool, steps: bool) -> None:
+    """steps: whether to measure how it reads with steps of several sizes."""
     with suppress(TimeoutError):
         async with asyncio.timeout(minutes * 60):
+            if steps:
+                with suppress(TimeoutError, GatewayError):
+                    async with asyncio.timeout(minutes * 60 * READING_SHARE):
+                        await trials.read()
             await (trials.all(2, told) if exhaustive else trials.halve(told))
 
 
@@ -247,14 +252,24 @@ def _best(results: list[Result]) -> str:
     return f"{best[0]:.2f} times: {described(changed(best[1].keys, results[0].keys))}"
 
 
-def _kept(model: Model, texts: str, results: Sequence[Result]) -> Kept:
+def _has_steps(model: Model) -> bool:
+    """Whether the gateway chooses the model's `batch`, or config.yaml instead of it. Raises ProviderUnavailable."""
+    from gateway.engines.machine import this_machine
+    from gateway.engines.recipe import READING_STEP, recipe
+    from gateway.features.evaluation.tune.settings import applied
+
+    given = {arg.partition("=")[0] for arg in model.engine.args} & READING_STEP
+    return not given and "--ubatch-size" in recipe(applied(model, {"batch": None}), this_machine(), 1).argv
+
+
+def _kept(model: Model, texts: str, trials: Trials) -> Kept:
     from gateway.features.evaluation.tune.kept import Kept
     from gateway.features.evaluation.tune.scores import choose
 
-    tried = [result for result in results if result.readings or result.failed]
+    tried = [result for result in trials.results if result.readings or result.failed]
     chosen = next(place for place, result in enumerate(tried) if result is choose(tried))
     machine = f"{os.cpu_count()} processors, {time.strftime('%Y-%m-%d %H:%M')}"
-    return Kept(model.name, time.time(), machine, texts, chosen, tried)
+    return Kept(model.name, time.time(), machine, texts, chosen, tried, trials.reading)
 
 
 def _known(file: Path, model: Model) -> Kept:
@@ -270,6 +285,18 @@ def _changes(found: Kept, result: Result) -> dict[str, Any]:
     from gateway.features.evaluation.tune.settings import changed
 
     return changed(result.keys, found.results[0].keys)
+
+
+def _batch(found: Kept, model: Model) -> dict[str, Any]:
+    """The smallest `batch` by which reading loses nothing, if the model has another one."""
+    from gateway.engines.reading_step import USUAL, smallest
+    from gateway.features.evaluation.tune.scores import estimate
+
+    speeds = {size: estimate(each).mean for size, each in found.reading.items() if len(each) > 1}
+    if len(speeds) < len(found.reading) or not speeds:
+        return {}  # the time ran out
+    size = smallest(speeds)
+    return {"batch": size} if size != (model.engine.batch or USUAL) else {}
 
 
 def _show(found: Kept) -> None:
@@ -321,6 +348,7 @@ def _explain(found: Kept) -> None:
     from gateway.features.evaluation.tune.settings import written
 
     _show(found)
+    _show_reading(found)
     winner = found.results[found.chosen]
     rows = [
         (effect.key, written(effect.value), written(effect.instead_of), _number(effect.times, 2), str(effect.pairs))
@@ -328,6 +356,18 @@ def _explain(found: Kept) -> None:
     ]
     say("\nThe effect of each key of the choice, all other keys being equal:\n")
     show(table(("key", "value", "instead of", "times", "pairs"), rows, right=("times", "pairs")))
+
+
+def _show_reading(found: Kept) -> None:
+    from gateway.cli.table import show, table
+    from gateway.features.evaluation.tune.scores import estimate
+
+    if not found.reading:
+        return
+    means = {size: estimate(each).mean for size, each in sorted(found.reading.items())}
+    rows = [(str(size), f"{speed:.0f}", f"{size / speed:.2f} s") for size, speed in means.items()]
+    say("\nReading a prompt, which makes other answers of the engine wait for one step at a time:\n")
+    show(table(("batch", "prompt tokens/s", "a step"), rows, right=("batch", "prompt tokens/s", "a step")))
 
 
 def smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any]) -> bool:

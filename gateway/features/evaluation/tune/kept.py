@@ -11,7 +11,8 @@ from gateway.features.evaluation.tune.scores import Result
 
 
 class Kept(msgspec.Struct):
-    """results: the model's own setting first. at: seconds since 1970. chosen: the place of the winner in results."""
+    """results: the model's own setting first. at: seconds since 1970. chosen: the place of the winner in results.
+    reading: `batch` → the tokens that were read per second, each time; {} where the engine has a GPU."""
 
     model: str
     at: float
@@ -19,6 +20,7 @@ class Kept(msgspec.Struct):
     texts: str
     chosen: int
     results: list[Result]
+    reading: dict[int, list[float]] = {}
 
 
 def path_of(state_dir: Path, model: str) -> Path:

@@ -16,9 +16,11 @@ from gateway.config import Config, Model, Prompts
 from gateway.config.values import Log
 from gateway.core import Gateway
 from gateway.engines import memory
+from gateway.engines.reading_step import SIZES
 from gateway.errors import GatewayError
 from gateway.features.evaluation.tune.scores import Reading, Result, passes, rungs, same_words, survivors
 from gateway.features.evaluation.tune.settings import Keys, applied, changed
+from gateway.features.evaluation.tune.texts import to_read
 from gateway.wire.chat import ChatRequest, encode
 
 Body = dict[str, Any]
@@ -38,6 +40,8 @@ class Trials:
 
     def __init__(self, config: Config, model: Model, tried: Sequence[Keys], requests: Requests, folder: Path) -> None:
         self.results = [Result(keys) for keys in tried]
+        self.reading: dict[int, list[float]] = {}
+        """See `Kept`."""
         self._config = config
         self._model = model
         self._requests = requests
@@ -86,23 +90,32 @@ class Trials:
         known = [result for single in singles for result in tried if changed(result.keys, base.keys) == single]
         return any(result.failed or not same_words(result, base) for result in known)
 
-    async def _try(self, place: int, numbers: Sequence[int], told: Callable[[], None]) -> None:
-        """Adds the readings of one setting. An engine that doesn't run with it is a result, too."""
-        own, result = self.results[0].keys, self.results[place]
-        model = applied(self._model, changed(result.keys, own))
-        # On a port of its own, beside any running one.
-        alone = replace(model, port=None, retries=0, fallbacks=())
-        config = replace(
+    async def read(self) -> None:
+        """Measures how fast the engine reads with steps of several sizes, back and forth. Raises GatewayError."""
+        for number, size in enumerate([*SIZES, *reversed(SIZES)]):
+            async with Gateway(self._alone(applied(self._model, {"batch": size}))) as gateway:
+                await _ask(gateway, "warm-up", 0, self._warm_up())
+                found = await _ask(gateway, "reading", number, to_read(number))
+                self.reading.setdefault(size, []).append(found.read / found.first)
+
+    def _alone(self, model: Model) -> Config:
+        """A gateway with this model, on a port of its own, beside any running one."""
+        return replace(
             self._config,
             active_model=model.name,
-            models={model.name: alone},
+            models={model.name: replace(model, port=None, retries=0, fallbacks=())},
             prompts=Prompts(save="off"),
             log=Log(requests=0),
             state_dir=self._folder,
             store=None,
         )
+
+    async def _try(self, place: int, numbers: Sequence[int], told: Callable[[], None]) -> None:
+        """Adds the readings of one setting. An engine that doesn't run with it is a result, too."""
+        own, result = self.results[0].keys, self.results[place]
+        model = applied(self._model, changed(result.keys, own))
         try:
-            async with Gateway(config) as gateway:
+            async with Gateway(self._alone(model)) as gateway:
                 await _ask(gateway, "warm-up", 0, self._warm_up())
                 for number in numbers:
                     for kind, body in self._requests(number).items():

@@ -67,7 +67,7 @@ function Figures({gateway}) {
 }
 
 const WAITS = {memory: "for memory", drain: "for the engine to finish its answers", place: "for a free slot",
-  load: "until the engine is loaded", "back-off": "for the engine to start again"};
+  load: "until the engine is loaded", slot: "for a free slot", prefix: "until what it shares is read", "back-off": "for the engine to start again"};
 // What requests wait for. holders: the models that hold the memory.
 export const waitsFor = (what, holders) => (WAITS[what] || `for the engine (${what})`) + (holders.length > 0
   ? `, which ${holders.join(" and ")} ${holders.length > 1 ? "hold" : "holds"}` : "");
@@ -85,6 +85,7 @@ function progress(one, told) {
   const values = Object.fromEntries(pairs.map((pair) => pair.split("=")));
   if (word === "loading") return `until the engine is loaded${values.percent ? `, ${values.percent} %` : ""}`;
   if (word === "queued") {
+    if (values.reads) return `${waitsFor(values.for, [])}, reads ${many(+values.reads, "token")}, ${values.left} s left`;
     const holders = values["held-by"] ? values["held-by"].split(",") : [];
     return `${waitsFor(values.for, holders)}, ${values.position} of ${values.waiting} in line`;
   }
