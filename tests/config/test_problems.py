@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ConfigError, load
+from gateway.config.names import Role
 from gateway.config.source import MAX_BYTES
 
-RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, openai, echo"
-STARTING = "llama.cpp, llama-cpp-python, mlx"
+RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, faster-whisper, piper, openai, echo"
+STARTING = "llama.cpp, llama-cpp-python, mlx, faster-whisper, piper"
 URL = "write http://host:port, https://host/prefix or unix:/path/to/socket"
 IN_QUOTES = "quote a text that begins with one of * & ! @ % `"
 
@@ -174,8 +175,8 @@ CASES = [
             (
                 6,
                 11,
-                "models.m.role: embeddings isn't allowed",
-                'did you mean "embedding"? allowed: chat, embedding, rerank',
+                "models.m.role: embeddings is not a role",
+                f'did you mean "embedding"? allowed: {", ".join(get_args(Role))}',
             )
         ],
     ),
@@ -536,7 +537,14 @@ CASES = [
     Case(
         "openai without a place",
         model("runtime: openai"),
-        [(3, 3, "models.m has neither base_url nor port", "add the server's base_url:")],
+        [
+            (
+                3,
+                3,
+                "models.m has neither base_url nor port",
+                "add the server's base_url:, or the command: that starts it",
+            )
+        ],
     ),
     Case(
         "port and base_url differ",

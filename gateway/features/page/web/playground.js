@@ -84,7 +84,7 @@ export default function Playground() {
   const [busy, work] = useState(null);
   const box = useRef(null);
   const {value} = useAnswer("/v1/models");
-  const models = ((value && value.data) || []).filter((one) => one.role === "chat");
+  const models = ((value && value.data) || []).filter((one) => one.roles.includes("chat"));
   const set = (more) => change((before) => ({...before, ...more}));
   useEffect(() => { sessionStorage.setItem(SAVED, JSON.stringify(form)); }, [form]);
   useEffect(() => { if (box.current) box.current.focus(); }, []);
