@@ -31,8 +31,8 @@ CLASSES = {
     # What uvicorn calls by name is one class, with what it keeps for each connection.
     "server/fast_protocol.py:FastProtocol": (29, 25),
     # Every engine is used through it, and a subclass overrides what is different.
-    "backends/base.py:Backend": (25, 1),
-    "backends/replicas.py:Replicas": (22, 7),
+    "backends/base.py:Backend": (26, 1),
+    "backends/replicas.py:Replicas": (23, 7),
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
