@@ -25,6 +25,7 @@ FEATURES = (
     "gateway.features.rooms.feature:FEATURE",
     "gateway.features.ctx.feature:FEATURE",
     "gateway.features.batches.feature:FEATURE",
+    "gateway.features.media.feature:FEATURE",
     "gateway.features.evaluation.feature:FEATURE",
     "gateway.features.service.feature:FEATURE",
     "gateway.features.page.feature:FEATURE",
