@@ -186,11 +186,9 @@ class Handler(BaseHTTPRequestHandler):
                 self.close_connection = True
                 self._json(_missing(path), 404)
         except Refused as error:
+            self.close_connection = True
             if not self._begun:
-                self.close_connection = True
                 self._json(error.body(), error.status)
-            else:
-                self.close_connection = True
         except (ClientLeft, ConnectionError, TimeoutError):
             self.close_connection = True
 
@@ -252,9 +250,10 @@ class Handler(BaseHTTPRequestHandler):
         return fields
 
     def _stream_text(self, pieces: Iterable[Json]) -> None:
-        self._start(200, "text/event-stream")
         texts = []
         for piece in pieces:
+            if not self._begun:
+                self._start(200, "text/event-stream")
             if "segment" in piece:
                 texts.append(piece["segment"]["text"])
                 self._event({"type": "transcript.text.delta", "delta": texts[-1] if texts[1:] else texts[-1].lstrip()})

@@ -255,6 +255,36 @@ async def test_upstream_passes_everything() -> None:
         assert "x-mine" not in exchange.headers
 
 
+SPOKEN = answers(b"sound", head=b"Content-Type: audio/mpeg\r\n")
+UNITS: dict[str, tuple[Script, Ask, Any]] = {
+    "a usage": (HEARD, hearing(FILE), {"sound_seconds": 1.5}),
+    "a duration": (answers(b'{"duration": 2.25, "text": "a"}'), hearing(FILE), {"sound_seconds": 2.25}),
+    "a header": (
+        answers(b"a", head=b"Content-Type: text/plain\r\nCtxgate-Sound-Seconds: 3.0\r\n"),
+        hearing(FILE),
+        {"sound_seconds": 3.0},
+    ),
+    "nothing": (answers(b'{"text": "a"}'), hearing(FILE), {}),
+    "a text": (SPOKEN, speaking(model="m", input="Hello"), {"characters": 5}),
+    "pictures": (answers(b"{}"), other({"prompt": "a", "n": 3}, "/v1/images/generations"), {"pictures": 3}),
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+async def test_what_is_counted(name: str) -> None:
+    script, ask, units = UNITS[name]
+    async with running(script, **HEARS) as gateway:
+        assert (await ask(gateway)).status == 200
+        async with await gateway.connect() as one:
+            for path in (b"/-/requests", b"/metrics"):
+                await one.send(b"GET %b HTTP/1.1\r\nHost: localhost\r\n\r\n" % path)
+            entry = (await one.answer()).json["requests"][0]
+            metrics = (await one.answer()).body.decode()
+        assert (entry["outcome"], entry["units"]) == ("ok", units)
+        for unit, amount in units.items():
+            assert f'ctxgate_units_total{{model="m",unit="{unit}"}} {float(amount)}' in metrics
+
+
 async def test_voices() -> None:
     async with running(answers(b'{"voices": ["alba"]}'), **HEARS) as gateway, await gateway.connect() as one:
         await one.send(b"GET /v1/audio/voices?model=m HTTP/1.1\r\nHost: localhost\r\n\r\n")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import re
 import time
+import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -223,10 +225,14 @@ def states(client: OpenAI) -> dict[str, str]:
 def test_an_hour_of_sound_does_not_stop_chats(tiny_whisper: Path, test_model: Path, voice: Path) -> None:
     chat = Model(name="tiny", runtime="llama.cpp", path=test_model, context_window=1024)
     with gateway(chat, ears(tiny_whisper), mouth(voice)) as client:
-        spoken = speak(client, " ".join(SENTENCES))
-        samples = spoken[44:] * (3600 * 48_000 // len(spoken))
-        hour = spoken[:4] + b"\xff" * 4 + spoken[8:40] + b"\xff" * 4 + samples
-        stream = client.audio.transcriptions.create(model="ears", file=("hour.wav", hour), stream=True, timeout=600)
+        samples = speak(client, " ".join(SENTENCES), format="pcm")
+        hour = io.BytesIO()
+        with wave.open(hour, "wb") as file:
+            file.setparams((1, 2, 24_000, 0, "NONE", ""))
+            file.writeframes(samples * (3600 * 48_000 // len(samples)))
+        stream = client.audio.transcriptions.create(
+            model="ears", file=("hour.wav", hour.getvalue()), stream=True, timeout=600
+        )
         heard = iter(stream)
         assert next(heard).type == "transcript.text.delta"
         for _ in range(5):

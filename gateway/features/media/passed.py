@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -18,6 +19,12 @@ from gateway.wire.chat import ApiName, Caller, Wanted
 
 GUARDS = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox"))
 """No browser shows an answer as a page of the gateway, whose scripts could then use it."""
+TAIL = 4096
+"""Bytes at the end of an answer that hold its usage."""
+SECONDS = b"ctxgate-sound-seconds"
+_NUMBER = re.compile(rb"\d{1,9}(\.\d{1,9})?")
+_SECONDS = re.compile(rb'"seconds" ?: ?(\d{1,9}(?:\.\d{1,9})?)[,}\s]')
+_DURATION = re.compile(rb'"duration" ?: ?(\d{1,9}(?:\.\d{1,9})?)[,}\s]')
 KEPT = (b"content-type", b"content-length", b"content-disposition", b"cache-control")
 
 
@@ -79,13 +86,30 @@ class Passed:
                 await send(
                     {"type": "http.response.start", "status": answer.status, "headers": [*_headers(answer), *GUARDS]}
                 )
+                last = b""
                 while scope["method"] != "HEAD" and (piece := await answer.receive()):
                     if self._asked.stream:
                         meter.came(1)
+                    last = (last + piece)[-TAIL:]
                     await send({"type": "http.response.body", "body": piece, "more_body": True})
+                if self._asked.api == "audio" and (seconds := sound_seconds(answer.headers, last)) is not None:
+                    meter.usage = {"sound_seconds": seconds}
             await send({"type": "http.response.body", "body": b""})
         finally:
             self._ended()
+
+
+def sound_seconds(headers: Mapping[bytes, bytes], last: bytes) -> float | None:
+    """How much sound was heard: as the gateway's own engine says in a header, others in a usage or a duration of JSON.
+
+    last: the end of the answer. None if nothing tells.
+    """
+    if b"json" not in headers.get(b"content-type", b"") and b"event-stream" not in headers.get(b"content-type", b""):
+        written = headers.get(SECONDS, b"")
+    else:
+        found = _SECONDS.findall(last) or _DURATION.findall(last)
+        written = found[-1] if found else b""
+    return float(written) if _NUMBER.fullmatch(written) else None
 
 
 def _headers(answer: Forwarded) -> Headers:
