@@ -36,7 +36,7 @@ from benchmarks.harness import load, proc
 from benchmarks.harness.answers import BadAnswer, Script
 from benchmarks.harness.stacks import REPOSITORY, STACKS, STATE, Place
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.principal import Limits
+from gateway.wire.limits import Limits
 
 RECORD = Path(__file__).resolve().parents[1] / "instructions.json"
 MARGIN = 0.05

@@ -74,12 +74,12 @@ WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", m
 def answer_headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
-    headers = WHOLE_HEADERS[answer.mended if answer.choices else "none"]
-    if run.fallback is not None or answer.healed:
+    headers = WHOLE_HEADERS[answer.mended]
+    if run.fallback is not None or answer.report.healed:
         headers = (*headers, *extra_headers(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
-    if (decided := answer.decided) is not None:
+    if (decided := answer.report.decided) is not None:
         headers = (*headers, (b"x-ctxgate-call-probability", b"%.4f" % decided.probability))
     return headers
 

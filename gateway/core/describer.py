@@ -69,7 +69,7 @@ class Describer:
         try:
             with await route.open_in_turn(request) as run:
                 answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, Text)]
-                seen = LEFT_OUT not in run.answer.healed
+                seen = LEFT_OUT not in run.answer.report.healed
         except GatewayError:
             return ""
         return "".join(answer).strip()[:MAX_CHARACTERS] if seen else ""

@@ -59,7 +59,7 @@ class RepeatedRun(Run):
         self._request = copy(self._request)
         self._request.in_words = True
         await self._ask(self._request)
-        self.answer.healed = {**self.answer.healed, "repeated_calls": 1}
+        self.answer.report.heal("repeated_calls")
 
     def _repeats(self, message: Any) -> bool:
         return isinstance(message, Mapping) and _any(calls_in(message), self._answered)

@@ -27,7 +27,8 @@ from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, rank_of, tier_in, waiting
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, rank_of, tier_in, waiting
+from gateway.wire.limits import Tier
 
 if TYPE_CHECKING:
     from gateway.engines import Engine
@@ -184,7 +185,7 @@ class Route:
         self.requests.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
-        mended = repairs(answer, run.outcome) if answer.choices or answer.healed or answer.decided else None
+        mended = repairs(answer, run.outcome) if answer.contents.choices or not answer.report.empty else None
         recording = None
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace

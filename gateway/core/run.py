@@ -7,7 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from gateway.answer.normalize import EngineError
+from gateway.answer.errors import EngineError
 from gateway.config import Model
 from gateway.core.aside import LARGE, aside
 from gateway.core.sender import Asked, Sender

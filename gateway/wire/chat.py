@@ -17,7 +17,7 @@ from msgspec import Meta, Raw, Struct
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.body import Stop, misfit
-from gateway.wire.limits import Headers, Standing
+from gateway.wire.limits import Limits, Standing, Tier
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 from gateway.wire.usage import SoundUsage
 from gateway.wire.values import MOST_VALUES, check
@@ -170,9 +170,6 @@ ApiName = Literal[
 """The gateway's API that received a request."""
 
 
-Tier = Literal["priority", "default", "flex"]
-"""OpenAI's `service_tier`: who goes first where requests wait for one engine or its memory."""
-
 TIERS: tuple[Tier, ...] = ("priority", "default", "flex")
 PRIORITY, DEFAULT, FLEX = 0, 1, 2
 """Ranks of requests, by their tier: the lower goes first."""
@@ -191,38 +188,37 @@ def rank_of(tier: str | None) -> int:
 
 
 class Meter(Protocol):
-    """The limits of a caller's key. restricted: they name models or tiers."""
+    """Counts what a caller's key uses of its limits."""
 
-    restricted: bool
+    key: str
+    limits: Limits
 
-    ended: int
-    """Requests counted by `enter` that have ended: the caller of `enter` adds one."""
-
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> int:
-        """Counts a request in, until `ended` counts it out. Returns how many more are left. Raises ProviderRateLimit,
-        with the headers of `headers`."""
+    def enter(self) -> int:
+        """Counts a request in, until `leave`. Returns how many more are left. Raises LimitReached."""
         ...
 
-    def standing(self) -> Standing: ...
+    def leave(self) -> None:
+        """A request that `enter` counted has ended."""
+        ...
+
+    def again(self) -> None:
+        """Counts a further request in the place of one that `enter` counted. Raises LimitReached."""
+        ...
+
+    def stay(self) -> None:
+        """The next `leave` is of a request that goes on; another one comes when that has ended."""
+        ...
+
+    def standing(self) -> Standing:
+        """What is left now."""
+        ...
 
     def lines(self, requests: int) -> bytes:
         """What is left, in OpenAI's words, as lines of an answer's head. requests: as `enter` said."""
         ...
 
     def answer(self, head: bytes, requests: int, body: bytes) -> bytes:
-        """A whole answer: `head`, `lines`, the length of the body, and the body. To write the numbers along with the
-        rest costs less than half."""
-        ...
-
-    def check(self, *names: str) -> None:
-        """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""
-        ...
-
-    def tier(self, wanted: Tier | None, default: Tier | None) -> Tier | None:
-        """The tier that the key gets. wanted: by the request itself. default: of the model; None for none.
-
-        Raises ProviderAuthentication (403) for a tier that the key may not ask for.
-        """
+        """A whole answer with these lines; see `gateway.wire.limits.HeadLines.answer`."""
         ...
 
     def spend(self, usage: Mapping[str, Any], now: float) -> None:
