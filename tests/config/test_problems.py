@@ -535,6 +535,21 @@ CASES = [
         ],
     ),
     Case(
+        "an ear that speaks",
+        model("runtime: faster-whisper\npath: ears\nrole: [chat, transcription]"),
+        [(6, 5, "models.m.role: faster-whisper is for transcription alone", "leave it out")],
+    ),
+    Case(
+        "a command for another machine's server",
+        model("runtime: openai\ncommand: serve\nbase_url: http://10.0.0.1:1"),
+        [
+            (
+                *(5, 5, "models.m.command: the gateway can't start an engine at http://10.0.0.1:1"),
+                "keep one of command and base_url",
+            )
+        ],
+    ),
+    Case(
         "openai without a place",
         model("runtime: openai"),
         [
