@@ -31,11 +31,11 @@ from typing import Any
 
 Json = dict[str, Any]
 
-ENOUGH_SECONDS = 0.4
+ENOUGH_SECONDS = 0.3
 """How long the model may go on once nobody waits for it."""
 SIGN_SECONDS = 10.0
 """How often a request that takes long gets a sign of life: an interim response (RFC 9110 §15.2)."""
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 MAX_JSON = 4 * 1024 * 1024
 STEP = 256 * 1024
 TEXTS = ("json", "text", "srt", "verbose_json", "vtt")

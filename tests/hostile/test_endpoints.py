@@ -25,7 +25,7 @@ from gateway.api.routes import WEBSOCKETS, spellings
 from tests.hostile.endpoints import MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
 from tests.hostile.grown import grown
 from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, polite, started, warm
-from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, valid
+from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, once, valid
 from tests.patience import PATIENCE
 
 SIZE = 2_000_000
@@ -82,7 +82,7 @@ def test_the_examples_are_valid(key: str, house: House) -> None:
         assert sent.status in place.row.statuses, sent.answer[-2000:]
 
 
-@pytest.mark.parametrize("key", ENDPOINTS)
+@pytest.mark.parametrize("key", once())
 def test_endpoint(key: str, house: House) -> None:
     house.tried(acts(house, key, SIZE, all=False))
 
