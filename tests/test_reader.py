@@ -24,6 +24,7 @@ METHODS, ATTRIBUTES, LINES = 20, 15, 45
 CLASSES = {
     # A request or an answer of a protocol has the fields that it has.
     "wire/chat.py:_Known": (0, 29),
+    "wire/chat.py:ChatRequest": (6, 24),
     "wire/completions.py:Known": (0, 17),
     "wire/responses/request.py:CreateResponse": (4, 29),
     "observe/request_log.py:Entry": (0, 24),
@@ -40,7 +41,6 @@ CLASSES = {
     "engines/engine.py:Engine": (57, 26),
     "prompts/live.py:LivePrompts": (49, 22),
     "prompts/saved.py:SavedPrompts": (41, 18),
-    "wire/chat.py:ChatRequest": (8, 26),
 }
 """Methods and attributes of each larger class."""
 
@@ -48,7 +48,7 @@ FUNCTIONS = {
     "api/operations/metrics.py:_answers": 58,  # a table of metrics
     "backends/llamacpp.py:open_raw": 57,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
-    "wire/chat.py:parse": 50,
+    "wire/chat.py:parse": 54,  # a table of fields
     "wire/responses/answer.py:response_object": 49,  # a table of fields
 }
 
@@ -67,24 +67,14 @@ WRITES = {
     "server/fast_protocol.py": 6,
     "server/keepalive.py": 1,
     "server/tls.py": 1,
-    # What changes while a request is served stands on the request.
+    # What an API keeps with what it has read.
     "api/completions.py": 1,
     "api/dispatch.py": 1,
     "api/entry.py": 1,
     "api/ollama.py": 1,
     "api/responses/websocket.py": 1,
-    "backends/llamacpp_flex.py": 3,
-    "backends/mlx.py": 1,
     "backends/ollama.py": 1,
-    "backends/prompt_progress.py": 2,
-    "core/describer.py": 2,
-    "core/fallbacks.py": 1,
-    "core/gateway.py": 2,
-    "core/images.py": 4,
     "core/passthrough.py": 1,
-    "core/repeated.py": 1,
-    "core/route.py": 4,
-    "core/sender.py": 1,
     # Counters of engines and servers.
     "backends/choice.py": 2,
     "backends/replicas.py": 1,

@@ -6,6 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.answer.choice import Choice
 from gateway.answer.reading import Reading
 from gateway.errors import ProviderInvalidResponse
@@ -20,19 +22,18 @@ _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
 
 
-class Contents:
-    """usage: the engine's counts as OpenAI's `usage` object; empty until they arrive. only: the choice, as long as it
-    is the only one. id, finish_reason: the answer's, once it has ended."""
+class Contents(Struct, eq=False):
+    """chunks: the number of streamed payloads so far; with most engines each is a token. usage: the engine's counts as
+    OpenAI's `usage` object; empty until they arrive. only: the choice, as long as it is the only one. id,
+    finish_reason: the answer's, once it has ended."""
 
-    __slots__ = ("choices", "finish_reason", "id", "only", "reading", "usage")
-
-    def __init__(self, reading: Reading) -> None:
-        self.reading = reading
-        self.choices: dict[int, Choice] = {}
-        self.only: Choice | None = None
-        self.usage: Mapping[str, Any] = NOTHING
-        self.id: str | None = None
-        self.finish_reason: str | None = None
+    reading: Reading
+    choices: dict[int, Choice] = {}
+    only: Choice | None = None
+    chunks: int = 0
+    usage: Mapping[str, Any] = NOTHING
+    id: str | None = None
+    finish_reason: str | None = None
 
     def choice(self, index: int) -> Choice:
         """The choice of that number, a new one if it is the first time. Raises ProviderInvalidResponse."""

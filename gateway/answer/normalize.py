@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gateway.answer import whole
 from gateway.answer.contents import NOTHING, Contents, mended
-from gateway.answer.reading import Reading
+from gateway.answer.reading import Reading, refusing
 from gateway.answer.report import Report
 from gateway.answer.stream import Stream
-from gateway.answer.whole import Whole
 from gateway.wire.chat import ChatRequest
 from gateway.wire.engine import Decided, Fixup
 from normalizers import FormatSpec
@@ -45,12 +45,10 @@ class Answer:
     ) -> None:
         self._request = request
         self._fixup = fixup
-        reading = Reading(
-            request, spec, reasoning_open=reasoning_open, guarded=guarded, unmarked_guarded=unmarked_guarded
-        )
-        self.contents = Contents(reading)
+        spec = refusing(spec) if request.limited else spec
+        self.contents = Contents(Reading(request, spec, reasoning_open, guarded, unmarked_guarded))
         self.report = Report(healed, decided, request.fallback, fixup)
-        self._stream = Stream(request, self.contents, self.report, fixup)
+        self._stream: Stream | None = None
 
     @property
     def mended(self) -> str:
@@ -69,7 +67,7 @@ class Answer:
     @property
     def chunks(self) -> int:
         """Number of streamed payloads so far. With most engines each is a token."""
-        return self._stream.chunks
+        return self.contents.chunks
 
     def feed(self, payloads: list[bytes], out: list[bytes]) -> None:
         """Appends the clean payloads to `out`. Raises as `passes` does."""
@@ -79,16 +77,20 @@ class Answer:
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:
         """See `Stream.passes`."""
-        return self._stream.passes(payload, out)
+        return (self._stream or self._begun()).passes(payload, out)
 
     def finish(self, *, done: bool) -> list[bytes]:
         """See `Stream.finish`."""
-        return self._stream.finish(done=done)
+        return (self._stream or self._begun()).finish(done=done)
 
     def remaining(self) -> list[bytes]:
         """See `Stream.remaining`."""
-        return self._stream.remaining()
+        return (self._stream or self._begun()).remaining()
 
     def whole(self, payload: bytes) -> bytes:
-        """See `Whole.read`."""
-        return Whole(self._request, self.contents, self.report, self._fixup).read(payload)
+        """See `gateway.answer.whole.read`."""
+        return whole.read(payload, self.contents, self.report, self._fixup)
+
+    def _begun(self) -> Stream:
+        self._stream = stream = Stream(self._request, self.contents, self.report, self._fixup)
+        return stream

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 
+from msgspec import Struct
+
 from gateway.answer.native_calls import NativeCalls
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.nulls import MAX_KEPT_BYTES
@@ -27,7 +29,7 @@ def _tools(raw: bytes) -> SchemaIndex:
 
 
 @lru_cache(maxsize=64)
-def _refusing(spec: FormatSpec) -> FormatSpec:
+def refusing(spec: FormatSpec) -> FormatSpec:
     """The format without calls of undeclared tools. Cached, because `passes` keeps an entry for each format."""
     return spec if spec.unknown_tools == "refuse" else replace(spec, unknown_tools="refuse")
 
@@ -39,25 +41,24 @@ def in_words(spec: FormatSpec) -> FormatSpec:
     return replace(spec, unmarked="never", calls_in_reasoning="never")
 
 
-class Reading:
-    """request: the client's. spec: the format in which the model writes calls. reasoning_open: the text starts within
-    the model's reasoning.
+class Reading(Struct, frozen=True, eq=False):
+    """request: the client's. spec: the format in which the model writes calls; see `refusing`. reasoning_open: the
+    text starts within the model's reasoning.
 
     guarded, unmarked_guarded: every call that a mark begins is certain to be readable, so it can be sent piece by
     piece, and so is every call without marks that begins the answer. Any other is held back until it is complete.
     """
 
-    __slots__ = ("_unmarked_guarded", "guarded", "reasoning_open", "request", "spec", "tools")
+    request: ChatRequest
+    spec: FormatSpec
+    reasoning_open: bool = False
+    guarded: bool = False
+    unmarked_guarded: bool = False
 
-    def __init__(
-        self, request: ChatRequest, spec: FormatSpec, *, reasoning_open: bool, guarded: bool, unmarked_guarded: bool
-    ) -> None:
-        self.request = request
-        self.spec = _refusing(spec) if request.limited else spec
-        self.tools = _tools(request.tools) if request.tools is not None else _NO_TOOLS
-        self.reasoning_open = reasoning_open
-        self.guarded = guarded
-        self._unmarked_guarded = unmarked_guarded
+    @property
+    def tools(self) -> SchemaIndex:
+        tools = self.request.tools
+        return _tools(tools) if tools is not None else _NO_TOOLS
 
     def text(self) -> Normalizer:
         """Reads the text of a choice."""
@@ -69,10 +70,10 @@ class Reading:
 
     def native(self, indices: Iterator[int], text: Normalizer) -> NativeCalls:
         """Reads the calls that the engine parsed. indices: numbers them. text: the reader of the same choice's text."""
-        request, forwards = self.request, self.spec.unknown_tools == "forward"
+        request, tools, forwards = self.request, self.tools, self.spec.unknown_tools == "forward"
         return NativeCalls(
             indices,
-            lambda name: bool(name) and (forwards or name in self.tools),
+            lambda name: bool(name) and (forwards or name in tools),
             text,
             allow=request.tool_choice != "none",
             parallel=request.parallel_tool_calls,
@@ -95,5 +96,5 @@ class Reading:
             allow_calls=self.request.tool_choice != "none",
             parallel=self.request.parallel_tool_calls,
             guarded=guarded,
-            unmarked_guarded=guarded and self._unmarked_guarded,
+            unmarked_guarded=guarded and self.unmarked_guarded,
         )

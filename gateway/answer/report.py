@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from gateway.answer.choice import Choice
 from gateway.answer.contents import mended
 from gateway.wire.engine import Decided, Fixup
@@ -23,24 +25,14 @@ ADAPTED = {
 warnings."""
 
 
-class Report:
+class Report(Struct, eq=False):
     """healed: the repairs to the request's history, counted by kind. decided: whether the answer calls a tool was
     decided before it was written, and how. fallback: the model that answers in another one's place."""
 
-    __slots__ = ("_fixup", "decided", "fallback", "healed")
-
-    def __init__(
-        self, healed: Mapping[str, int], decided: Decided | None, fallback: str | None, fixup: Fixup | None
-    ) -> None:
-        self.healed = healed
-        self.decided = decided
-        self.fallback = fallback
-        self._fixup = fixup
-
-    @property
-    def empty(self) -> bool:
-        """Whether there is nothing to tell, whatever the answer is."""
-        return not self.healed and self.decided is None
+    healed: Mapping[str, int]
+    decided: Decided | None
+    fallback: str | None
+    fixup: Fixup | None
 
     def heal(self, kind: str) -> None:
         """Counts one more repair."""
@@ -53,7 +45,7 @@ class Report:
             for kind, number in self.healed.items()
             if kind in ADAPTED
         ]
-        engine = self._fixup.warnings if self._fixup is not None else ()
+        engine = self.fixup.warnings if self.fixup is not None else ()
         return [*changes, *engine, *(warning for choice in choices for warning in choice.warnings())]
 
     def field(self, *choices: Choice) -> dict[str, Any]:

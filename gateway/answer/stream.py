@@ -26,7 +26,7 @@ _SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 class Stream:
     """`passes` for each payload, then `finish`, or `remaining` if the engine fails."""
 
-    __slots__ = ("_contents", "_first", "_fixup", "_owes_usage", "_repairs", "_report", "_request", "chunks")
+    __slots__ = ("_contents", "_first", "_fixup", "_owes_usage", "_repairs", "_report", "_request")
 
     def __init__(self, request: ChatRequest, contents: Contents, report: Report, fixup: Fixup | None) -> None:
         self._request = request
@@ -34,8 +34,6 @@ class Stream:
         self._report = report
         self._fixup = fixup
         self._owes_usage = request.include_usage
-        self.chunks = 0
-        """Payloads so far. With most engines each is a token."""
         self._first = b""
         """The first payload."""
         every_chunk = fixup is not None and fixup.every_chunk
@@ -47,14 +45,14 @@ class Stream:
 
         Raises EngineError for an engine's error frame, ProviderInvalidResponse for a malformed payload.
         """
-        self.chunks += 1
+        contents = self._contents
+        contents.chunks += 1
         if len(payload) > MOST_VALUES and exceeds(payload, MOST_VALUES):
             raise ProviderInvalidResponse(f"the engine sent a chunk of more than {MOST_VALUES} JSON values")
         chunk = self._sound(payload) if self._repairs is None else None
         if chunk is None:
             return self._general(out, payload, sound=False)
         choices = chunk.choices
-        contents = self._contents
         choice = contents.only
         if len(choices) != 1:
             return self._general(out, payload)

@@ -39,15 +39,14 @@ class Chat:
         try:
             try:
                 if len(body) <= LARGE:
-                    request = ChatRequest.parse(body)
+                    request = ChatRequest.parse(body, "chat", caller)
                 else:
-                    request = await aside(len(body), ChatRequest.parse, body)
+                    request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
             except GatewayError:
                 check_encoding(headers)
                 raise
-            request.caller = caller
             if request.stream:
-                encoding = FunctionsEncoding(request) if request.functions else PayloadEncoding(request)
+                encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
                 await chat_stream(self.gateway, request, encoding).send(client)
                 return
             with await self.gateway.chat(request) as run:
@@ -56,8 +55,8 @@ class Chat:
                     from gateway.wire.rare import old_answer
 
                     answer = old_answer(answer)
-                if request.tier is not None:
-                    answer = with_tier(answer, request.tier)
+                if request.serving.tier is not None:
+                    answer = with_tier(answer, request.serving.tier)
                 await client.whole(200, answer_headers(run), answer)
         except GatewayError as error:
             if not error.booked:

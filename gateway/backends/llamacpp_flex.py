@@ -147,7 +147,7 @@ class LlamaCppFlex(Backend):
         tokens, guarded = Tokens(asked, ids), raw.grammar is not None
         reply = FlexReply(self, request, tokens, watch, reasoning_open=pair is not None, by_grammar=guarded)
         if request.stream:
-            request.progress = reply.reading
+            request.serving.tell(reply.reading)
         with turn:
             await reply.ask(turn)
         return reply
@@ -248,7 +248,7 @@ class FlexReply(Reply):
     # Reading
 
     def reading(self) -> str:
-        """For `ChatRequest.progress`."""
+        """For `Serving.tell`."""
         progress = self._reply.progress if self._reply is not None else None
         return progress.describe() if progress is not None else "waiting"
 
@@ -330,7 +330,9 @@ class FlexReply(Reply):
         `ask`."""
         assert self._saving is not None
         assert self._seat is not None
-        before, self._request.progress = self._request.progress, self._describe
+        serving = self._request.serving
+        before = serving.describe
+        serving.tell(self._describe)
         try:
             await asyncio.shield(self._saving)
             backend = await self._seat.join()
@@ -346,7 +348,7 @@ class FlexReply(Reply):
             with turn:
                 await self.ask(turn)
         finally:
-            self._request.progress = before
+            serving.tell(before)
         self._saving = None
         self.history.append(("went_on", monotonic()))
         self._seat.taken(self)

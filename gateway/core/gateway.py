@@ -181,15 +181,15 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
-        if route.plain and request.tier != "flex":
+        if route.plain and request.serving.tier != "flex":
             meter = request.caller.meter
             if meter is None or not meter.limits.restricted:
-                if request.tier == "auto":
-                    request.tier = "default"
+                if request.serving.tier == "auto":
+                    request.serving.settle("default")
                 return route.open(request)
         model = route.model
         check(model, request.caller)
-        request.tier = tier_of(model, request.caller, request.model, request.tier)
+        request.serving.settle(tier_of(model, request.caller, request.model, request.serving.tier))
         if model.retries or model.fallbacks:
             return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
         return route.open_in_turn(request)

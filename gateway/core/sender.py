@@ -79,7 +79,7 @@ class Sender:
     async def send(self, request: ChatRequest, backend: Backend) -> Asked:
         """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
         if request.tools is not None and not self._model.parallel_tool_calls:
-            request.call_once()
+            request = request.calling_once()
         can = await self._capabilities(request, backend)
         try:
             return await self._send_once(request, backend, can)
@@ -190,8 +190,8 @@ class Sender:
             decided=reply.decided,
         )
         if streams_calls and not guarded:
-            before = request.progress
-            request.progress = lambda: answer.contents.describe_held() if answer.chunks else before()
+            before = request.serving.describe
+            request.serving.tell(lambda: answer.contents.describe_held() if answer.chunks else before())
         return answer
 
 

@@ -138,8 +138,8 @@ def _attributes(ended: Ended, note: Note, operation: str) -> genai.Attributes:
     request, answer = note.request, note.answer
     if request is not None:
         found |= _parameters(request)
-        if request.tier is not None:
-            found["openai.response.service_tier"] = request.tier
+        if request.serving.tier is not None:
+            found["openai.response.service_tier"] = request.serving.tier
     return found | genai.answered(
         model=ended.model if answer is not None else None,
         id=answer.contents.id if answer is not None else None,

@@ -169,7 +169,7 @@ async def test_memory_is_given_away_in_the_middle(
             await in_flight(engine, 3, tasks[0])
             run = await gateway.chat(asked("b", max_tokens=3))
             assert seen.started()[-2:] == ["a", "b"]
-            aside = [request.describe_progress() for request in requests]
+            aside = [request.serving.describe() for request in requests]
             with run:
                 await run.whole()
             assert await asyncio.gather(*tasks) == alone
