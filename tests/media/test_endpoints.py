@@ -17,6 +17,9 @@ from openai import AsyncOpenAI
 
 from gateway.config import Role
 from gateway.features.media.settings import Media
+from gateway.server.keys import FILE as FILE_NAME
+from gateway.server.keys import KeyFile
+from gateway.server.principal import Limits
 from gateway.wire.form import Field, FileStart, FormReader
 from tests.gateway.double import Exchange, Script, answers, chunked
 from tests.gateway.running import Running, running
@@ -289,3 +292,25 @@ async def test_voices() -> None:
     async with running(answers(b'{"voices": ["alba"]}'), **HEARS) as gateway, await gateway.connect() as one:
         await one.send(b"GET /v1/audio/voices?model=m HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert (await one.answer()).json == {"voices": ["alba"]}
+
+
+async def test_a_key_s_limits_and_scopes_hold() -> None:
+    """Of one that may ask once a minute, of one for another model, and of one without the scope of /upstream."""
+    async with running(HEARD, keys=("sk-owner",), **HEARS) as gateway:
+        file = KeyFile(gateway.config.state_dir / FILE_NAME)
+        _, once = file.add(scopes=("models",), limits=Limits(requests_per_minute=1))
+        _, other_model = file.add(scopes=("models",), limits=Limits(models=("echo",)))
+        _, upstream = file.add(scopes=("upstream",), limits=Limits(requests_per_minute=1))
+
+        async def status(key: str, path: str = "/v1/audio/transcriptions") -> tuple[int, str | None]:
+            head = f"Authorization: Bearer {key}\r\n{BOUND}"
+            answer = await asked(gateway, post(form(part("model", b"m"), FILE), path, head=head))
+            return answer.status, None if answer.status == 200 else answer.error["code"]
+
+        assert [await status(once), await status(once)] == [(200, None), (429, "rate_limit_exceeded")]
+        assert await status(other_model) == (403, "model_not_allowed")
+        assert await status(once, "/upstream/m/a") == (403, "insufficient_scope")
+        assert await status(upstream) == (403, "insufficient_scope")
+        assert await status(upstream, "/upstream/m/a") == (200, None)
+        assert await status(upstream, "/upstream/m/a") == (429, "rate_limit_exceeded")
+        assert len(gateway.engine.requests) == 2
