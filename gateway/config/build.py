@@ -62,7 +62,7 @@ PUBLIC = frozenset(
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
         *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
-        *("alias", "model", "service_tier", "images", "describe_with"),
+        *("alias", "model", "service_tier", "images", "describe_with", "transcribe_with"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
@@ -183,6 +183,7 @@ class _Build:
         self.shared_by_ollama(models)
         self.other_names(models)
         self.describers(models)
+        self.transcribers(models)
         for key, lack in lacking_extras(document):
             document.note((key,), f"{key}: {lack}")
         if file.store is not None:
@@ -475,6 +476,18 @@ class _Build:
                 is_for = "gets descriptions itself" if "chat" in roles else f"is for {' and '.join(roles)}"
                 what = "is the model itself" if other == name else is_for
                 self.problem(at, f"{where}: {other} {what}", "name a chat model that reads images")
+
+    def transcribers(self, models: Mapping[str, Model]) -> None:
+        """Checks that sound is transcribed by a model that hears."""
+        for name, model in models.items():
+            at: KeyPath = ("models", name, "transcribe_with")
+            where, other = explain.dotted(at), model.transcribe_with
+            if other is not None and other not in models:
+                cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
+                self.problem(at, f"{where}: there is no model {other}", cure)
+            elif other is not None and "transcription" not in models[other].roles:
+                what = f"is for {' and '.join(models[other].roles)}"
+                self.problem(at, f"{where}: {other} {what}", "name one with role: transcription")
 
     def replicas(self, at: KeyPath, entry: Any) -> tuple[str, ...]:
         found: list[str] = []

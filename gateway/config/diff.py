@@ -156,6 +156,7 @@ CHOICES = (
     "call_deltas",
     "images",
     "describe_with",
+    "transcribe_with",
     "kv_cache_type",
     "numa",
     "server.host",

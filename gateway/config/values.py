@@ -302,6 +302,8 @@ class Model(Entry, frozen=True, kw_only=True):
     describe_with names describes them; refuse: 400."""
     describe_with: ModelName | None = None
     """A model of this file that reads images, for `images: describe`."""
+    transcribe_with: ModelName | None = None
+    """A model of this file that hears: it transcribes the sound in chats, for a model that reads text."""
     defaults: Mapping[str, Any] = {}
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()

@@ -535,6 +535,16 @@ CASES = [
         ],
     ),
     Case(
+        "ears that are missing",
+        model("runtime: echo\ntranscribe_with: eers") + "  ears: {runtime: faster-whisper, path: e}\n",
+        [(5, 22, "models.m.transcribe_with: there is no model eers", 'did you mean "ears"? models: m, ears')],
+    ),
+    Case(
+        "ears that don't hear",
+        model("runtime: echo\ntranscribe_with: m"),
+        [(5, 22, "models.m.transcribe_with: m is for chat", "name one with role: transcription")],
+    ),
+    Case(
         "an ear that speaks",
         model("runtime: faster-whisper\npath: ears\nrole: [chat, transcription]"),
         [(6, 5, "models.m.role: faster-whisper is for transcription alone", "leave it out")],

@@ -19,8 +19,8 @@ from gateway.config import Role
 from gateway.features.media.settings import Media
 from gateway.server.keys import FILE as FILE_NAME
 from gateway.server.keys import KeyFile
-from gateway.server.principal import Limits
 from gateway.wire.form import Field, FileStart, FormReader
+from gateway.wire.limits import Limits
 from tests.gateway.double import Exchange, Script, answers, chunked
 from tests.gateway.running import Running, running
 from tests.patience import PATIENCE
