@@ -85,6 +85,56 @@ WRITES = {
 }
 """Statements that write to an attribute of another object, which the function didn't make."""
 
+JSON = ("wire/", "schema/")
+"""Packages whose functions take JSON of any kind."""
+
+ANY = {
+    # A JSON value of any kind, from a client, a model or an engine, whose kind the function finds out.
+    "answer/contents.py": 1,
+    "answer/stream.py": 1,
+    "answer/whole.py": 1,
+    "api/operations/live.py": 4,
+    "api/responses/websocket.py": 1,
+    "backends/gguf.py": 2,
+    "backends/llamacpp_choices.py": 1,
+    "backends/ollama_chat.py": 3,
+    "backends/prompt_progress.py": 3,
+    "backends/quiet.py": 2,
+    "backends/toolnames.py": 4,
+    "core/repeated.py": 2,
+    "engines/memory.py": 8,
+    "engines/process.py": 1,
+    "observe/traces.py": 2,
+    "prompts/doctor.py": 8,
+    "request/call_format.py": 4,
+    "request/checks.py": 1,
+    "request/constraints.py": 1,
+    "request/grammars.py": 1,
+    "request/known_schemas.py": 4,
+    "request/repair_history.py": 5,
+    "request/repeats.py": 2,
+    "request/token_estimate.py": 2,
+    "request/tools_in_prompt.py": 1,
+    # Objects of SQLAlchemy, fsspec, mlx-lm and uvicorn, whose types have parameters that don't matter or none at all.
+    "api/operations/endpoints.py": 1,
+    "api/responses/conversation_store.py": 5,
+    "api/responses/item_rows.py": 4,
+    "api/responses/response_store.py": 1,
+    "engines/mlx_prompts.py": 11,
+    "prompts/share.py": 3,
+    "server/fast_protocol.py": 2,
+    "server/websocket.py": 2,
+    # Tasks and coroutines of any result, arguments that are passed on.
+    "answer/capture.py": 2,
+    "core/pool.py": 3,
+    "core/traced.py": 1,
+    "observe/vitals.py": 2,
+    "prompts/live.py": 1,
+    "prompts/saved.py": 2,
+    "server/asgi.py": 2,
+}
+"""Parameters and results whose type has an `Any` other than the values of a JSON object or array."""
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
 
@@ -117,6 +167,25 @@ def writes_of(function: Definition) -> int:
     """How often it writes to attributes of objects that it was given."""
     own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return sum(not named(each.value, "self", "cls", *own) for each in written(function))
+
+
+def types_of(function: Definition) -> Iterator[ast.expr]:
+    given = function.args
+    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if each is not None and each.annotation is not None:
+            yield each.annotation
+    if function.returns is not None:
+        yield function.returns
+
+
+def is_any(type: ast.AST) -> bool:
+    """Whether the type has an `Any`, the values of JSON objects and arrays aside."""
+    if isinstance(type, ast.Name):
+        return type.id == "Any"
+    if isinstance(type, ast.Subscript) and named(type.value, "dict", "Mapping", "list", "Sequence", "Iterable"):
+        values = type.slice.elts if isinstance(type.slice, ast.Tuple) else [type.slice]
+        return any(is_any(value) for value in values if not named(value, "Any"))
+    return any(map(is_any, ast.iter_child_nodes(type)))
 
 
 def found() -> tuple[dict[str, tuple[int, int]], dict[str, int], Counter[str]]:
@@ -165,3 +234,12 @@ class Kind:
     assert isinstance(kind, ast.ClassDef)
     assert size_of(kind) == (2, 3)
     assert [writes_of(each) for each in kind.body if isinstance(each, Definition)] == [0, 2]
+
+
+def test_what_functions_take_and_give_has_a_type() -> None:
+    counts: Counter[str] = Counter()
+    for name, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, Definition) and name not in FOREIGN and not name.startswith(JSON):
+                counts[name] += sum(map(is_any, types_of(node)))
+    assert +counts == ANY

@@ -57,8 +57,11 @@ class Countdown:
         self._free = free = self._free - 1
         return self._beyond + free
 
-    def leave(self, requests: int = 1) -> None:
-        self._ended += requests
+    def leave(self) -> None:
+        self._ended += 1
+
+    def stay(self) -> None:
+        self._ended -= 1
 
     def spend(self, tokens: int) -> None:
         self.tokens = left = self.tokens - tokens
@@ -103,7 +106,7 @@ class KeyMeter:
 
     __slots__ = (
         *("_awake", "_clock", "_count", "_elsewhere", "_fresh", "_head", "_ledger", "_now", "_requests", "_tokens"),
-        *("_wake", "key", "limits", "remembers"),
+        *("_wake", "key", "leave", "limits", "remembers"),
     )
 
     def __init__(
@@ -119,7 +122,8 @@ class KeyMeter:
         """The day's tokens: those in the store plus those of this process."""
         self._wake = wake
         self._now, self._clock = now, clock
-        self._count = Countdown()
+        self._count = counter = Countdown()
+        self.leave: Callable[[], None] = counter.leave
         self._ledger, self._head = Ledger(limits, clock()), HeadLines(limits)
         self._requests = self._tokens = 0
         """In the ledger, from this process, all in all."""
@@ -167,11 +171,8 @@ class KeyMeter:
         left = self._count.enter()
         return left if left >= 0 else self._admit()
 
-    def leave(self) -> None:
-        self._count.leave()
-
     def stay(self) -> None:
-        self._count.leave(-1)
+        self._count.stay()
 
     def again(self) -> None:
         self.leave()
@@ -185,10 +186,12 @@ class KeyMeter:
         return self._look(self._now())
 
     def lines(self, requests: int) -> bytes:
-        return self._head.lines(requests, max(0, self._count.tokens))  # answers meanwhile may have taken it below 0
+        tokens = self._count.tokens  # answers that ended meanwhile may have taken it below 0
+        return self._head.lines(requests, tokens if tokens > 0 else 0)
 
     def answer(self, head: bytes, requests: int, body: bytes) -> bytes:
-        return self._head.answer(head, requests, max(0, self._count.tokens), body)
+        tokens = self._count.tokens
+        return self._head.answer(head, requests, tokens if tokens > 0 else 0, body)
 
     def spend(self, usage: Mapping[str, Any], now: float) -> None:
         if self._fresh:
