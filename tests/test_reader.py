@@ -52,8 +52,11 @@ FUNCTIONS = {
     "wire/responses/answer.py:response_object": 49,  # a table of fields
 }
 
-FOREIGN = ("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py")
-"""Run in the engine's process and change that engine's own objects."""
+FOREIGN = (
+    *("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py"),
+    "engines/sound_worker.py",
+)
+"""Run in the engine's process, on that engine's own objects, most of which have no types."""
 
 WRITES = {
     # The parts of an answer, and the slots of an engine, belong to the module that writes to them.

@@ -27,7 +27,8 @@ from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import IO, Any
 
 Json = dict[str, Any]
 
@@ -220,7 +221,7 @@ class Handler(BaseHTTPRequestHandler):
                     *segments, last = [piece.get("segment") or piece["end"] for piece in self._signed(pieces)]
                     self._tell_text(format, task, segments, last)
 
-    def _form(self, file: Any) -> dict[str, str]:
+    def _form(self, file: IO[bytes]) -> dict[str, str]:
         """The fields of the form; the file's content goes into `file`."""
         form = _beside("../wire/form.py")
         left, inside, seen = self._length(), False, False
@@ -371,10 +372,10 @@ class Server(ThreadingHTTPServer):
         self.runtime, self.name, self.worker = runtime, name, worker
         super().__init__(address, Handler)
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
+    def handle_error(self, request: object, client_address: object) -> None:
         """A client that left is no error of ours."""
         if not isinstance(sys.exc_info()[1], ConnectionError):
-            super().handle_error(request, client_address)
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
 
 
 def _usage(last: Json) -> Json:
@@ -412,7 +413,7 @@ def _missing(path: str) -> Json:
     return Refused(f"{path[:200]}: this model has no such endpoint", "unsupported_endpoint").body()
 
 
-def _beside(name: str) -> Any:
+def _beside(name: str) -> ModuleType:
     """A module by its path from here: the engine's Python may not have the gateway."""
     path = Path(__file__).parent.joinpath(name).resolve()
     found = sys.modules.get(f"ctxgate_{path.stem}")
