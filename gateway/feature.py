@@ -25,6 +25,7 @@ FEATURES = (
     "gateway.features.rooms.feature:FEATURE",
     "gateway.features.ctx.feature:FEATURE",
     "gateway.features.batches.feature:FEATURE",
+    "gateway.features.media.feature:FEATURE",
     "gateway.features.evaluation.feature:FEATURE",
     "gateway.features.service.feature:FEATURE",
     "gateway.features.page.feature:FEATURE",
@@ -47,7 +48,8 @@ class Routes(NamedTuple):
     prefixes: below them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes,
     the paths belong to those of the longest prefix that others gave.
     errors: a function, GatewayError → JSON value. limits: a function of `gateway.wire.limits`, which writes what is
-    left of a key's limits. finishes: the handlers run to their end even if their clients leave.
+    left of a key's limits. finishes: the handlers run to their end even if their clients leave. uploads: the handlers
+    read the bodies themselves, piece by piece.
     """
 
     paths: Mapping[str, Mapping[str, str]]
@@ -55,6 +57,7 @@ class Routes(NamedTuple):
     errors: str = OPENAI_ERRORS
     limits: str = "gateway.wire.limits:openai_headers"
     finishes: bool = False
+    uploads: bool = False
 
 
 class Background(NamedTuple):

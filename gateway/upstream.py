@@ -10,7 +10,7 @@ import asyncio
 import socket
 import ssl
 import struct
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from contextvars import ContextVar
 from pathlib import Path
 from typing import Protocol, cast
@@ -106,6 +106,12 @@ class Response:
         self._size = 0
         return body
 
+    async def _head(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Returns once the head has come, or an error."""
+        while not self.status and self._error is None:
+            self._waiter = waiter = loop.create_future()
+            await waiter
+
     @property
     def until_close(self) -> bool:
         """Whether the body ends only when the connection closes, as with HTTP/1.0 servers."""
@@ -150,9 +156,11 @@ class _Connection(asyncio.Protocol):
         "_parser",
         "_paused",
         "_received",
+        "_writable",
         "closed",
         "heard",
         "response",
+        "single",
         "transport",
         "upstream",
     )
@@ -164,8 +172,12 @@ class _Connection(asyncio.Protocol):
         self.response: Response | None = None
         self.closed = False
         self.heard = 0.0
+        self.single = False
+        """It is for one request: the engine may answer before it has read all of it."""
         self._paused = False
         self._received = False
+        self._writable: asyncio.Future[None] | None = None
+        """What a sender waits for while the engine doesn't read; None while it does."""
         self._head_bytes = 0
         """Bytes of the answer's head, or of its trailers: bytes that came without a piece of the body."""
         self._parser = httptools.HttpResponseParser(self)
@@ -179,6 +191,13 @@ class _Connection(asyncio.Protocol):
         if rest:
             self.transport.write(rest)
         return response
+
+    async def write(self, piece: bytes) -> None:
+        """Sends a further piece of a request's body; waits while the engine doesn't read."""
+        self.heard = self._loop.time()
+        self.transport.write(piece)
+        if self._writable is not None:
+            await self._writable
 
     @property
     def unanswered(self) -> bool:
@@ -258,8 +277,17 @@ class _Connection(asyncio.Protocol):
         self.abort()
         response._fail(ProviderInvalidResponse(f"{self.upstream.target} violated HTTP: {violation}"))
 
+    def pause_writing(self) -> None:
+        self._writable = self._loop.create_future()
+
+    def resume_writing(self) -> None:
+        writable, self._writable = self._writable, None
+        if writable is not None and not writable.done():
+            writable.set_result(None)
+
     def connection_lost(self, exc: Exception | None) -> None:
         self.closed = True
+        self.resume_writing()
         self.upstream._forget(self)
         response, self.response = self.response, None
         if response is None or response.ended:
@@ -308,7 +336,9 @@ class _Connection(asyncio.Protocol):
             self._paused = False
             self.transport.resume_reading()
         upstream = self.upstream
-        if not self._parser.should_keep_alive() or upstream._closed or len(upstream._idle) >= MAX_IDLE:
+        if self.single:
+            self.abort()
+        elif not self._parser.should_keep_alive() or upstream._closed or len(upstream._idle) >= MAX_IDLE:
             upstream._forget(self)
             self.transport.close()
         else:
@@ -368,13 +398,10 @@ class Upstream:
         data, rest = (head + body, b"") if len(body) <= HIGH_WATER else (head, body)
         while True:
             connection, fresh = (self._idle.pop(), False) if self._idle else (await self._connect(), True)
-            if self._sweeper is None:
-                self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+            self._watch()
             response = connection.send(data, rest)
             try:
-                while not response.status and response._error is None:
-                    response._waiter = waiter = connection._loop.create_future()
-                    await waiter
+                await response._head(connection._loop)
             except BaseException:
                 response.close()
                 raise
@@ -383,6 +410,34 @@ class Upstream:
             assert response._error is not None
             if fresh or not connection.unanswered or not isinstance(response._error, EngineGone):
                 raise response._error
+
+    async def upload(self, head: bytes, size: int, pieces: AsyncIterator[bytes]) -> Response:
+        """Like `request`, for a body of `size` bytes that comes in pieces, as fast as the engine reads.
+
+        Has a connection of its own, and sends nothing twice. An engine may answer before it has the whole body; the
+        rest isn't sent then. Raises what `pieces` raises, too.
+        """
+        connection = await self._connect()
+        connection.single = True
+        self._watch()
+        line = b"%b\r\nConnection: close\r\nContent-Length: %d\r\n\r\n"
+        response = connection.send(line % (head + trace.get(), size), b"")
+        try:
+            async for piece in pieces:
+                if response.status or response._error is not None:
+                    break
+                await connection.write(piece)
+            await response._head(connection._loop)
+            if response._error is not None and not response.status:
+                raise response._error
+        except BaseException:
+            response.close()
+            raise
+        return response
+
+    def _watch(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
     def heard(self) -> float | None:
         """When the last byte of any answer in flight arrived, by the loop's clock; None if none is being read."""

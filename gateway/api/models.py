@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from gateway.api.listing import Listing, Seen
+from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.core.permission import check
 from gateway.server.asgi import ASGIApp
@@ -16,7 +17,8 @@ from gateway.server.http import JSON, Request
 from gateway.server.principal import STRANGER_KEY
 from gateway.services import Services
 
-ENDPOINTS = {"chat": (), "embedding": ("embeddings",), "rerank": ("rerank",)}
+ENDPOINTS = {"chat": (), "embedding": ("embeddings",)}
+"""What a role adds to a model's capabilities, if that isn't just its name."""
 
 
 def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
@@ -36,10 +38,11 @@ def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
         "display_name": model.display_name or model.name,
         "created_at": datetime.fromtimestamp(created, UTC).isoformat().replace("+00:00", "Z"),
         "role": model.role,
+        "roles": model.roles,
         "active": active,
         "available": model.name in seen.available,
         "aliases": [*model.aliases, *(["default"] if active else [])],
-        "capabilities": [*dict.fromkeys((*model.capabilities, *ENDPOINTS[model.role]))],
+        "capabilities": [*dict.fromkeys((*model.capabilities, *_of_roles(model)))],
         "tool_call_format": route.sender.capability.reader.name,
         "tool_call_format_evidence": route.sender.capability.evidence,
         # Relative to the base URL. A GET there starts the engine if need be and answers once it serves.
@@ -50,6 +53,11 @@ def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
             shown[name] = model.context_window
         shown["meta"] = {"n_ctx": model.context_window}  # as llama-server's list
     return shown
+
+
+def _of_roles(model: Model) -> Iterator[str]:
+    for role in model.roles:
+        yield from ENDPOINTS.get(role, (role,))
 
 
 def model_list(gateway: Gateway, seen: Seen, routes: Sequence[Route]) -> dict[str, Any]:

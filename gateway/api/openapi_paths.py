@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 
 from gateway.api.ollama import VERSION
+from gateway.config import Role
 from gateway.wire import completions, embeddings
 from gateway.wire.messages.request import CreateMessage
 from gateway.wire.ollama.request import Chat, Embed, Generate, Named
@@ -53,13 +54,14 @@ TEXT: Json = {"type": "string"}
 COUNT: Json = {"type": "integer", "minimum": 0}
 FLAG: Json = {"type": "boolean"}
 ANY: Json = {}
+ROLE = one_of(*get_args(Role))
 OBJECT: Json = {"type": "object"}
 
 _MODEL = object_of(
-    "id object created owned_by type display_name created_at role active available aliases capabilities "
+    "id object created owned_by type display_name created_at role roles active available aliases capabilities "
     "tool_call_format",
     id=TEXT, object=one_of("model"), created=COUNT, owned_by=TEXT, type=one_of("model"), display_name=TEXT,
-    created_at=TEXT, role=one_of("chat", "embedding", "rerank"), active=FLAG, available=FLAG, aliases=list_of(TEXT),
+    created_at=TEXT, role=ROLE, roles=list_of(ROLE), active=FLAG, available=FLAG, aliases=list_of(TEXT),
     capabilities=list_of(TEXT), context_window=COUNT, context_length=COUNT, max_model_len=COUNT, tool_call_format=TEXT,
     ready_path=TEXT,
 )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Forward, Forwarded, ReplicaStatus, Reply
 from gateway.errors import ProviderUnavailable
 
 BACKENDS = {
@@ -12,6 +12,8 @@ BACKENDS = {
     "llama.cpp": "gateway.backends.llamacpp:LlamaCppBackend",
     "llama-cpp-python": "gateway.backends.llama_cpp_python:LlamaCppPythonBackend",
     "mlx": "gateway.backends.mlx:MLXBackend",
+    "faster-whisper": "gateway.backends.openai:OpenAIBackend",
+    "piper": "gateway.backends.openai:OpenAIBackend",
     "ollama": "gateway.backends.ollama:OllamaBackend",
     "echo": "gateway.backends.echo:EchoBackend",
 }
@@ -22,6 +24,8 @@ __all__ = [
     "Backend",
     "DirectReply",
     "Endpoint",
+    "Forward",
+    "Forwarded",
     "ReplicaStatus",
     "Reply",
     "load",

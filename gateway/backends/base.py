@@ -7,7 +7,7 @@ A backend knows one kind of server: how to ask it, when it is ready, what it get
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, Protocol, Self
 from urllib.parse import urlsplit
 
@@ -55,6 +55,43 @@ class Address(Struct, frozen=True):
             return f"unix:{self.uds}"
         """For people: without the prefix, which may hold a key."""
         return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}"
+
+
+class Forward(Struct, frozen=True):
+    """A request that an engine's server gets as its client wrote it.
+
+    path: below the server's address, with a query. kind: Content-Type; None without a body. body: all of it, or a
+    function that begins its pieces anew, `size` bytes in all. verbatim: any status is an answer; else those of errors
+    become a GatewayError.
+    """
+
+    method: str
+    path: str
+    kind: str | None = None
+    body: bytes | Callable[[], AsyncIterator[bytes]] = b""
+    size: int = 0
+    verbatim: bool = False
+
+
+class Forwarded(Protocol):
+    """The answer to a `Forward`, unchanged."""
+
+    @property
+    def status(self) -> int: ...
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        """By lower-case names."""
+        ...
+
+    async def receive(self) -> bytes:
+        """The bytes that arrived since the last call, at least one; b"" at the end. Raises ProviderUnavailable, and
+        ProviderInvalidResponse."""
+        ...
+
+    def close(self) -> None:
+        """Ends the answer and cancels unfinished work in the engine. Idempotent, never blocks."""
+        ...
 
 
 class Reply:
@@ -261,6 +298,11 @@ class Backend:
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:
         """Sends a request to `/v1/<endpoint>` of the server, `model` filled in. Raises as `open` does."""
         message = f"model {self.model.name!r}: the runtime {self.model.runtime} serves no {endpoint}"
+        raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
+
+    async def forward(self, sent: Forward) -> Forwarded:
+        """Passes on a request for any path of the server. Raises as `open` does, and what the body's pieces raise."""
+        message = f"model {self.model.name!r}: the runtime {self.model.runtime} has no server for {sent.path}"
         raise ProviderInvalidRequest(message, code="unsupported_endpoint", param="model")
 
     async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> Reply:

@@ -6,12 +6,13 @@ import asyncio
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
-from gateway.backends.base import Address, Backend, DirectReply, Endpoint
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Forward
 from gateway.backends.collect import collected
 from gateway.backends.context import exceeded
 from gateway.backends.prompt_progress import PromptProgress
@@ -174,6 +175,9 @@ class OpenAIBackend(Backend):
         self._chat_head = self.post_head(self.chat_path)
         self._name = Raw(encode(model.upstream_name))
         self._about = UNKNOWN if model.path is None else None
+        if model.runtime == "openai" and model.engine.health_check is not None:
+            # Servers of sound and pictures need not list models.
+            self.ready_path = urlsplit(model.engine.health_check).path or "/"
         # Other servers may enforce OpenAI's rule for names. Calls read from the model's text keep the declared names.
         self._strict_names = model.runtime == "openai" and model.tool_call_format == "native_json"
 
@@ -194,6 +198,19 @@ class OpenAIBackend(Backend):
     async def post(self, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:
         fields["model"] = self._name
         return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields))
+
+    async def forward(self, sent: Forward) -> Response:
+        headers = [*self._auth, ("Accept", "*/*")]
+        if sent.kind is not None:
+            headers.append(("Content-Type", sent.kind))
+        head = self.upstream.head(sent.method, self.address.prefix + sent.path, headers)
+        if isinstance(sent.body, bytes):
+            response = await self.upstream.request(head, sent.body)
+        else:
+            response = await self.upstream.upload(head, sent.size, sent.body())
+        if sent.verbatim or 200 <= response.status < 300:
+            return response
+        raise await self.refusal(response)
 
     async def accepted(self, head: bytes, fields: Mapping[str, object]) -> Response:
         """Sends a POST and returns the response to read. Raises the error for any status but 200."""

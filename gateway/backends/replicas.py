@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from itertools import count
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,7 +17,17 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import About
-from gateway.backends.base import Address, Backend, DirectReply, Endpoint, ReplicaStatus, Reply, WrappedReply
+from gateway.backends.base import (
+    Address,
+    Backend,
+    DirectReply,
+    Endpoint,
+    Forward,
+    Forwarded,
+    ReplicaStatus,
+    Reply,
+    WrappedReply,
+)
 from gateway.backends.choice import Choice, Server
 from gateway.config import Model
 from gateway.config.hidden import hider
@@ -80,6 +90,10 @@ class Replicas(Backend):
 
     async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> CountedReply:
         return await self._try_each({}, lambda backend: backend.post_for(owner, endpoint, dict(fields)))
+
+    async def forward(self, sent: Forward) -> CountedForwarded:
+        replica, answer = await self._ask_each([], lambda backend: backend.forward(sent))
+        return CountedForwarded(answer, lambda: self._count(replica, -1))
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         return await self._of_any(lambda backend: backend.count_tokens(fields))
@@ -242,6 +256,31 @@ class CountedReply(WrappedReply):
     def _lost(self, error: GatewayError) -> None:
         if self._replica is not None:
             self._failed(self._replica, error)
+
+
+class CountedForwarded:
+    """An unchanged answer that counts towards its server's load until it is closed."""
+
+    def __init__(self, answer: Forwarded, ended: Callable[[], None]) -> None:
+        self._answer = answer
+        self._ended: Callable[[], None] | None = ended
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        return self._answer.headers
+
+    async def receive(self) -> bytes:
+        return await self._answer.receive()
+
+    def close(self) -> None:
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
+        self._answer.close()
 
 
 def replicas(model: Model, backend: type[Backend]) -> Replicas:

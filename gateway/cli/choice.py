@@ -42,7 +42,7 @@ def choose(config: Config, client: str, contract: Contract, name: str | None) ->
 
 def lacks(contract: Contract, model: Model) -> str | None:
     """What the client misses in the model; None: nothing that is known."""
-    if model.role != "chat":
+    if "chat" not in model.roles:
         return "it isn't for chats"
     if (contract.tools or contract.window) and model.runtime == "echo":
         return "it is no model"

@@ -221,6 +221,10 @@ def _weights(model: Model, about: str, bad: State) -> Finding | None:
             return Finding(bad, about, f"there is no {file}", f"put it there, or correct {key}:")
     if model.runtime == "mlx" and not path.is_dir():
         return Finding(bad, about, f"{path} is a file", "MLX needs the model's folder: correct path:")
+    if model.runtime == "faster-whisper" and not (path / "model.bin").exists():
+        return Finding(bad, about, f"there is no model.bin in {path}", "name a folder of CTranslate2: correct path:")
+    if model.runtime == "piper" and not path.with_name(f"{path.name}.json").exists():
+        return Finding(bad, about, f"there is no {path.name}.json", f"put the voice's settings beside {path}")
     if model.runtime in GGUF_RUNTIMES:
         try:
             gguf.metadata(path, (), until="")

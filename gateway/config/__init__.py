@@ -1,6 +1,7 @@
 """`_models/config.yaml`, read once and passed down as a value."""
 
 from gateway.config.loader import find, load
+from gateway.config.names import Role
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.values import (
     Adapter,
@@ -11,7 +12,6 @@ from gateway.config.values import (
     Prompts,
     PullSource,
     Residence,
-    Role,
     Rope,
     Runtime,
     Server,

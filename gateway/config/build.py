@@ -18,6 +18,7 @@ from gateway.config import address, explain
 from gateway.config.fields import IMPORT_STRING, absolute
 from gateway.config.file import given
 from gateway.config.hidden import LONG
+from gateway.config.names import Role
 from gateway.config.secret import BadSecret, secret
 from gateway.config.sections import added, file_keys, lacking_extras
 from gateway.config.source import Document, KeyPath
@@ -25,6 +26,7 @@ from gateway.config.tuning import TAKEN, refusal
 from gateway.config.values import (
     DECIDED,
     OLLAMA_OPTIONS,
+    ONLY_ROLE,
     STARTABLE,
     Adapter,
     Config,
@@ -60,7 +62,7 @@ PUBLIC = frozenset(
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
         *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
-        *("alias", "model", "service_tier", "images", "describe_with"),
+        *("alias", "model", "service_tier", "images", "describe_with", "transcribe_with"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
@@ -172,8 +174,8 @@ class _Build:
                 f"{explain.did_you_mean(file.active_model, names)} models: {', '.join(names)}".strip(),
             )
         models = {name: self.model(name, entry) for name, entry in file.models.items()}
-        if (active := models.get(file.active_model)) is not None and active.role != "chat":
-            message = f"active_model: {active.name} is for {active.role}"
+        if (active := models.get(file.active_model)) is not None and "chat" not in active.roles:
+            message = f"active_model: {active.name} is for {' and '.join(active.roles)}"
             self.problem(("active_model",), message, "name a chat model")
         for runtime, general in (file.runtimes or {}).items():
             self.tuning(("runtimes", runtime), general, runtime)
@@ -181,6 +183,7 @@ class _Build:
         self.shared_by_ollama(models)
         self.other_names(models)
         self.describers(models)
+        self.transcribers(models)
         for key, lack in lacking_extras(document):
             document.note((key,), f"{key}: {lack}")
         if file.store is not None:
@@ -220,10 +223,13 @@ class _Build:
         general = self.secrets(("runtimes", entry.runtime))
         if entry.call_threshold is not None:
             self.decides(at, entry)
+        role, *more_roles = self.roles(at, entry)
         return _value(
             Model,
             entry,
             name=name,
+            role=role,
+            more_roles=tuple(more_roles),
             aliases=tuple(alias for _, alias, _ in _aliases(entry)),
             from_variables=(*self.secrets(at), *general),
             private_defaults=self.private_defaults(at),
@@ -240,6 +246,15 @@ class _Build:
             residence=self.residence(at, entry),
             **_format(entry.tool_call_format),
         )
+
+    def roles(self, at: KeyPath, entry: Any) -> tuple[Role, ...]:
+        """At least one. Refuses what the runtime's engine can't do."""
+        only = ONLY_ROLE.get(entry.runtime)
+        roles: tuple[Role, ...] = entry.role or (only or "chat",)
+        if only is not None and roles != (only,):
+            message = f"{explain.dotted((*at, 'role'))}: {entry.runtime} is for {only} alone"
+            self.problem((*at, "role"), message, "leave it out", key=True)
+        return roles
 
     def decides(self, at: KeyPath, entry: Any) -> None:
         """Refuses a threshold where nobody can hold an answer to it."""
@@ -270,16 +285,21 @@ class _Build:
         name, runtime = explain.dotted(at), entry.runtime
         addressed = place != address.Place()
         self.tuning(at, entry, runtime)
-        if runtime in STARTABLE:
-            if not (_urls(entry) or self.written(at, "path", "base_url", "port")):
+        launched = runtime == "openai" and entry.command is not None
+        if runtime in STARTABLE or launched:
+            if not launched and not (_urls(entry) or self.written(at, "path", "base_url", "port")):
                 cure = "add path: (the gateway starts the engine), or port: or base_url: of a running server"
                 self.problem(at, f"{name} has neither path, port nor base_url", cure, key=True)
-            if entry.path is not None and addressed and place.port is None:
-                message = f"{name}.path: the gateway can't start an engine at {entry.base_url}"
-                self.problem((*at, "path"), message, "keep one of path and base_url", key=True)
+            starts = "command" if launched else "path"
+            if getattr(entry, starts) is not None and (
+                (addressed and place.port is None) or (launched and _urls(entry))
+            ):
+                message = f"{name}.{starts}: the gateway can't start an engine at {entry.base_url or 'other addresses'}"
+                self.problem((*at, starts), message, f"keep one of {starts} and base_url", key=True)
             return
         if runtime == "openai" and not (_urls(entry) or self.written(at, "base_url", "port")):
-            self.problem(at, f"{name} has neither base_url nor port", "add the server's base_url:", key=True)
+            cure = "add the server's base_url:, or the command: that starts it"
+            self.problem(at, f"{name} has neither base_url nor port", cure, key=True)
         if IMPORT_STRING.fullmatch(runtime):
             return
         if entry.path is not None:
@@ -433,8 +453,8 @@ class _Build:
                 if other not in models:
                     cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
                     self.problem(at, f"{explain.dotted(at)}: there is no model {other}", cure)
-                elif other == name or models[other].role != model.role:
-                    what = "the model itself" if other == name else f"for {models[other].role}"
+                elif other == name or model.role not in models[other].roles:
+                    what = "the model itself" if other == name else f"for {' and '.join(models[other].roles)}"
                     self.problem(at, f"{explain.dotted(at)}: {other} is {what}", "name another model")
 
     def describers(self, models: Mapping[str, Model]) -> None:
@@ -451,10 +471,23 @@ class _Build:
             elif other not in models:
                 cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
                 self.problem(at, f"{where}: there is no model {other}", cure)
-            elif other == name or models[other].role != "chat" or models[other].images == "describe":
-                is_for = f"is for {models[other].role}" if models[other].role != "chat" else "gets descriptions itself"
+            elif other == name or "chat" not in models[other].roles or models[other].images == "describe":
+                roles = models[other].roles
+                is_for = "gets descriptions itself" if "chat" in roles else f"is for {' and '.join(roles)}"
                 what = "is the model itself" if other == name else is_for
                 self.problem(at, f"{where}: {other} {what}", "name a chat model that reads images")
+
+    def transcribers(self, models: Mapping[str, Model]) -> None:
+        """Checks that sound is transcribed by a model that hears."""
+        for name, model in models.items():
+            at: KeyPath = ("models", name, "transcribe_with")
+            where, other = explain.dotted(at), model.transcribe_with
+            if other is not None and other not in models:
+                cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
+                self.problem(at, f"{where}: there is no model {other}", cure)
+            elif other is not None and "transcription" not in models[other].roles:
+                what = f"is for {' and '.join(models[other].roles)}"
+                self.problem(at, f"{where}: {other} {what}", "name one with role: transcription")
 
     def replicas(self, at: KeyPath, entry: Any) -> tuple[str, ...]:
         found: list[str] = []

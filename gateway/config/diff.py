@@ -90,7 +90,7 @@ def launch(model: Model) -> tuple[object, ...]:
     """Everything that determines a model's engine process; models that agree in it can share one."""
     engine = model.engine
     return (
-        *(model.name, model.runtime, model.role, model.path, model.mmproj_path, model.upstream_name),
+        *(model.name, model.runtime, model.roles, model.path, model.mmproj_path, model.upstream_name),
         *(model.context_window, model.base_url, model.uds, model.port),
         *(engine.command, engine.args, engine.pass_env, engine.threads, engine.parallel),
         *(engine.gpu_layers, engine.flash_attention, engine.kv_cache_type, engine.batch, engine.mmap, engine.numa),
@@ -156,6 +156,7 @@ CHOICES = (
     "call_deltas",
     "images",
     "describe_with",
+    "transcribe_with",
     "kv_cache_type",
     "numa",
     "server.host",

@@ -25,7 +25,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError, PydanticKnownError
 
-from gateway.config.names import DEFAULT, PLACEHOLDERS
+from gateway.config.names import DEFAULT, PLACEHOLDERS, Role
 from gateway.config.source import Filled
 
 if TYPE_CHECKING:
@@ -37,12 +37,14 @@ Saved = Literal["on_stop", "each_turn", "off"]
 DriverName = Literal["openai-chat", "openai-responses", "openai-embeddings", "openai-rerank", "debug"]
 Capability = Literal["text", "tool_calling", "vision", "embeddings", "reasoning"]
 
-RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "openai", "echo")
+RUNTIMES = ("ollama", "llama.cpp", "llama-cpp-python", "mlx", "faster-whisper", "piper", "openai", "echo")
 MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+-]{0,127}")
 IMPORT_STRING = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 SERVED_HOST = r"^(\*|(\*\.)?[A-Za-z0-9_-]([A-Za-z0-9._-]*[A-Za-z0-9_-])?)$"
 ALLOWED_HOST = r"^((\*\.)?[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?$"
+
+ROLES: tuple[str, ...] = get_args(Role)
 
 LEAST_MEMORY = 1_000_000
 """Bytes; a smaller amount of memory lacks its unit."""
@@ -78,6 +80,17 @@ def _model_name(name: str) -> str:
             },
         )
     return name
+
+
+def _roles(value: Any) -> tuple[str, ...]:
+    """One role, or a list of them."""
+    given = value if isinstance(value, list) else [value]
+    for name in given:
+        if name not in ROLES:
+            raise _unknown("role", str(name), ROLES)
+    if not given:
+        raise PydanticKnownError("too_short", {"field_type": "List", "min_length": 1, "actual_length": 0})
+    return tuple(dict.fromkeys(given))
 
 
 def _number(value: Any) -> Any:
@@ -288,6 +301,11 @@ RuntimeName = Annotated[
 ]
 ModelName = Annotated[
     str, AfterValidator(_model_name), WithJsonSchema({"type": "string", "pattern": f"^{MODEL_NAME.pattern}$"})
+]
+Roles = Annotated[
+    tuple[Role, ...],
+    BeforeValidator(_roles),
+    WithJsonSchema({"anyOf": [{"enum": [*ROLES]}, {"type": "array", "items": {"enum": [*ROLES]}, "minItems": 1}]}),
 ]
 ServedHost = Annotated[str, StringConstraints(pattern=SERVED_HOST, to_lower=True)]
 AllowedHost = Annotated[str, StringConstraints(pattern=ALLOWED_HOST, to_lower=True)]

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+from gateway.config.names import Role
 from gateway.config.source import Document, KeyPath
-from gateway.config.values import Role
 
 RENAMED = {"model_path": "path"}
 """Keys of a model."""
@@ -118,8 +118,8 @@ def _ignore(document: Document, mapping: dict[str, Any], place: KeyPath, kind: s
 
 
 def _like_ours(role: Any) -> bool:
-    """Whether it is one of our roles, or a misspelling of one, which must not pass as LocalCowork's."""
-    if role in ROLES:
+    """Whether it is one of our roles, a misspelling of one, which must not pass as LocalCowork's, or a list."""
+    if role in ROLES or isinstance(role, list):
         return True
     import difflib
 

@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from gateway.config.address import is_loopback
 from gateway.config.file import Entry, Keys
 from gateway.config.folders import USER
-from gateway.config.names import DEFAULT, PLACEHOLDERS
+from gateway.config.names import DEFAULT, PLACEHOLDERS, Role
 from gateway.config.problems import Problem
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ModelName,
         Origin,
         Port,
+        Roles,
         RuntimeName,
         Sandboxing,
         Saving,
@@ -77,7 +78,6 @@ RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
 ImagePolicy = Literal["drop", "describe", "refuse"]
-Role = Literal["chat", "embedding", "rerank"]
 Tier = Literal["priority", "default", "flex"]
 Placing = Literal["spread", "pack"]
 
@@ -86,8 +86,10 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 
 Section = TypeVar("Section", bound=Entry)
 
-STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx")
+STARTABLE = ("llama.cpp", "llama-cpp-python", "mlx", "faster-whisper", "piper")
 """Runtimes whose engines the gateway starts from a model's `path`."""
+ONLY_ROLE: Mapping[str, Role] = {"faster-whisper": "transcription", "piper": "speech"}
+"""The role of each runtime whose engine has one alone."""
 
 
 class PullSource(Struct, frozen=True, kw_only=True):
@@ -245,7 +247,9 @@ class Model(Entry, frozen=True, kw_only=True):
     tiers: Mapping[str, Tier] = {}
     """Its name or an alias → default service tier of requests by that name."""
     role: Role = "chat"
-    """What the model does: chat, embedding (/v1/embeddings) or rerank (/v1/rerank)."""
+    """What the model does; of several roles, the first."""
+    more_roles: tuple[Role, ...] = ()
+    """Its other roles."""
     runtime: RuntimeName
     """The engine. `openai` is any OpenAI-compatible server; pkg.mod:Class is your own backend."""
     path: FilePath | None = None
@@ -298,6 +302,8 @@ class Model(Entry, frozen=True, kw_only=True):
     describe_with names describes them; refuse: 400."""
     describe_with: ModelName | None = None
     """A model of this file that reads images, for `images: describe`."""
+    transcribe_with: ModelName | None = None
+    """A model of this file that hears: it transcribes the sound in chats, for a model that reads text."""
     defaults: Mapping[str, Any] = {}
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()
@@ -329,6 +335,10 @@ class Model(Entry, frozen=True, kw_only=True):
     """Seconds without a byte from the engine."""
 
     @property
+    def roles(self) -> tuple[Role, ...]:
+        return (self.role, *self.more_roles)
+
+    @property
     def secrets(self) -> tuple[SecretStr, ...]:
         """Texts that only the model's engine may see."""
         return self.from_variables if self.api_key is None else (self.api_key, *self.from_variables)
@@ -340,8 +350,10 @@ class Model(Entry, frozen=True, kw_only=True):
 
     @property
     def startable(self) -> bool:
-        """There are weights, and a program that loads them: the gateway can start an engine, if none is named by an
-        address."""
+        """There are weights, and a program that loads them, or a command for any server: the gateway can start an
+        engine, if none is named by an address."""
+        if self.runtime == "openai" and self.engine.command is not None:
+            return True
         started = self.runtime in STARTABLE or (self.engine.command is not None and self.runtime != "ollama")
         return started and self.path is not None
 
@@ -535,6 +547,10 @@ class RequestFields(Entry, frozen=True, kw_only=True):
 class ModelKeys(Entry, frozen=True, kw_only=True):
     """Keys of a model that mean something else in the file than in `Model`."""
 
+    role: Roles | None = None
+    """What the model does, or a list if it does several things: chat, embedding (/v1/embeddings), rerank (/v1/rerank),
+    transcription (/v1/audio/transcriptions and translations), speech (/v1/audio/speech), image (/v1/images), video
+    (/upstream), infill (/infill)."""
     service_tier: Tier | Mapping[ModelName, Tier] | None = None
     """Default of the request field; as a mapping: by the name or alias that the request uses."""
     replicas: Scale | Literal["once"] | Annotated[Many[BaseURL], Field(min_length=1)] | None = None
@@ -563,7 +579,7 @@ MODEL_KEYS = Keys(
     "Model",
     *(ModelKeys, RequestFields, Model, Runtime, Residence),
     without=(
-        *("name", "tiers", "uds", "custom_format", "defaults", "private_defaults", "from_variables"),
+        *("name", "more_roles", "tiers", "uds", "custom_format", "defaults", "private_defaults", "from_variables"),
         *("engine", "residence", "spread"),
     ),
     about="One model.",
@@ -635,7 +651,7 @@ class Config(Entry, frozen=True, kw_only=True):
         Raises ProviderInvalidModel, listing the models, and ProviderInvalidRequest if the model has another role.
         """
         if name in (None, "", DEFAULT):
-            first = (model.name for model in self.models.values() if model.role == role)
+            first = (model.name for model in self.models.values() if role in model.roles)
             name = self.active_model if role in (None, "chat") else next(first, self.active_model)
         model = self.models.get(name or "")
         if model is None:
@@ -643,9 +659,11 @@ class Config(Entry, frozen=True, kw_only=True):
         if model is None:
             known = ", ".join(self.models)
             raise ProviderInvalidModel(f"there is no model {name!r}; config.yaml has: {known}", param="model")
-        if role is not None and model.role != role:
-            others = ", ".join(other.name for other in self.models.values() if other.role == role)
+        if role is not None and role not in model.roles:
+            others = ", ".join(other.name for other in self.models.values() if role in other.roles)
             known = others or f"no model (one with role: {role})"
-            message = f"{model.name} is for {model.role}, not for {role}; for that, config.yaml has: {known}"
+            message = (
+                f"{model.name} is for {' and '.join(model.roles)}, not for {role}; for that, config.yaml has: {known}"
+            )
             raise ProviderInvalidRequest(message, code="wrong_role", param="model")
         return model

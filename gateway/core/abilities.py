@@ -22,8 +22,8 @@ async def abilities(route: Route) -> list[str]:
     """Starts no engine: reads the model's files, or asks its server if that isn't ours. `capabilities` in config.yaml
     may add to what they tell."""
     model = route.model
-    if model.role != "chat":
-        return ["embedding"] if model.role == "embedding" else []
+    if "chat" not in model.roles:
+        return ["embedding"] if "embedding" in model.roles else []
     known, takes_tools = await _about(route)
     capability = route.sender.capability
     await capability.look()

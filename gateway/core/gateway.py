@@ -22,6 +22,7 @@ from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
+from gateway.wire.sounds import may_have
 
 if TYPE_CHECKING:
     from gateway.config.values import Log
@@ -190,9 +191,8 @@ class Gateway:
         model = route.model
         check(model, request.caller)
         request.serving.settle(tier_of(model, request.caller, request.model, request.serving.tier))
-        if model.retries or model.fallbacks:
-            return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
-        return route.open_in_turn(request)
+        open_chat = _open_with_sound if model.transcribe_with is not None else _open
+        return open_chat(route, request, lambda name: self.routes.get(name))
 
     async def count_tokens(self, request: ChatRequest) -> TokenCount:
         """The length of the request's prompt; an estimate if the engine can't tell."""
@@ -231,6 +231,23 @@ class Gateway:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.aclose()
+
+
+def _open(route: Route, request: ChatRequest, route_of: Callable[[str], Route | None]) -> Awaitable[Run]:
+    model = route.model
+    if model.retries or model.fallbacks:
+        return open_with_fallbacks(model, route_of, request)
+    return route.open_in_turn(request)
+
+
+async def _open_with_sound(route: Route, request: ChatRequest, route_of: Callable[[str], Route | None]) -> Run:
+    """Has another model of config.yaml transcribe the sound of the chat first."""
+    ears = route.model.transcribe_with
+    if ears is not None and may_have(request.fields["messages"]):
+        from gateway.core.transcriber import Transcriber  # few chats need it
+
+        request = await Transcriber(route_of).heard(request, ears)
+    return await _open(route, request, route_of)
 
 
 def _traces(log: Log) -> Traces:

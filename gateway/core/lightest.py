@@ -14,7 +14,7 @@ def lightest(config: Config) -> Model:
 
     Reads the sizes of files, so it blocks a moment. A model without weights here may cost money, so it isn't chosen.
     """
-    sizes = {name: size for name, model in config.models.items() if model.role == "chat" and (size := _size(model))}
+    sizes = {name: size for name, model in config.models.items() if "chat" in model.roles and (size := _size(model))}
     windows = {name: config.models[name].context_window or LEAST_WINDOW for name in sizes}
     able = {name: size for name, size in sizes.items() if windows[name] >= LEAST_WINDOW} or sizes
     return config.models[min(able, key=able.__getitem__)] if able else config.resolve(None)

@@ -95,6 +95,10 @@ class Sender:
             self._settings.lift_limit(sent, prompt=True)
         return sent
 
+    def other_fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
+        """The fields of a request that is neither chat nor prompt, with the model's settings."""
+        return self._settings.fields(given)
+
     async def count_tokens(self, request: ChatRequest, backend: Backend) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
         can = await self.capability.find(request, backend)

@@ -87,10 +87,12 @@ class Learnt:
 
 def _key(model: Model) -> str:
     """Memory depends on weights, context and slots, and may depend on other arguments."""
-    assert model.path is not None
-    stat = model.path.stat()
-    parts = [model.runtime, str(model.path), stat.st_size, int(stat.st_mtime), model.context_window or 0, slots(model)]
     engine = model.engine
+    weights: list[object] = [*(engine.command or ())]
+    if model.path is not None:
+        stat = model.path.stat()
+        weights = [model.path, stat.st_size, int(stat.st_mtime)]
+    parts = [model.runtime, *weights, model.context_window or 0, slots(model)]
     places = ("gpu_layers", "main_gpu", "tensor_split", "fit")
     names = (*places, "flash_attention", "kv_cache_type", "batch", "mmap", "draft")
     tuned = {name: getattr(engine, name) for name in names}

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from gateway.backends import gguf
 from gateway.config import Engines, Model
-from gateway.engines.recipe import slots
+from gateway.engines.recipe import SOUND, slots
 
 MB = 1024 * 1024
 PROCESS = 48 * MB
@@ -29,6 +29,9 @@ NUMBER_BYTES = {
     "iq4_nl": 18 / 32,
 }
 """Its size with another `kv_cache_type`, including its part of what a block of 32 numbers stores besides them."""
+SOUND_PROCESS = 320 * MB
+"""Memory of `sound_server.py` and its libraries, with five minutes of sound; what a model computes is about as large as
+its weights."""
 BATCH = 512
 """How many tokens have their activations in memory at a time."""
 UNKNOWN_WINDOW = 4096
@@ -83,13 +86,16 @@ def limited(machine: Budget, limits: Engines) -> Budget:
 def estimate(model: Model, *, on_gpu: bool) -> Footprint:
     """The need of a model that never ran: weights, the cache of a full context window for each slot, and buffers.
 
-    Reads the model's metadata. Raises OSError if it can't be read.
+    Reads the model's metadata. Raises OSError if it can't be read. Nobody knows what a command without weights needs.
     """
-    assert model.path is not None
+    if model.path is None:
+        return Footprint(PROCESS)
     weights = sum(path.stat().st_size for path in files(model.path))
     if model.mmproj_path is not None and model.mmproj_path.exists():
         weights += model.mmproj_path.stat().st_size
     weights += sum(part.stat().st_size for path in model.engine.files.values() if path.exists() for part in files(path))
+    if model.runtime in SOUND:
+        return Footprint(SOUND_PROCESS + 2 * weights)
     shape = _shape(model.path)
     tokens = (model.context_window or shape.window) * slots(model)
     computing = (model.engine.batch or BATCH) * 4 * (shape.vocabulary + 12 * shape.width)
@@ -110,9 +116,14 @@ def _cache(model: Model, shape: _Shape, tokens: int) -> int:
 
 
 def files(path: Path) -> list[Path]:
-    """The weight files at `path`: the file itself, all parts of a split GGUF, or those of a folder."""
+    """The weight files at `path`: the file itself, with what belongs to it, all parts of a split GGUF, or those of a
+    folder."""
     if path.is_dir():
-        return sorted(path.glob("*.safetensors"))
+        # CTranslate2 has one file, of this name.
+        return sorted(path.glob("*.safetensors")) or [*path.glob("model.bin")]
+    if path.suffix == ".onnx":
+        # A voice of piper: the settings are beside it.
+        return [file for file in (path, path.with_name(f"{path.name}.json")) if file.exists()]
     if found := _SPLIT.search(path.name):
         stem, count = path.name[: found.start()], int(found[1])
         parts = [path.with_name(f"{stem}-{part:05d}-of-{count:05d}.gguf") for part in range(1, count + 1)]

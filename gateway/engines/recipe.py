@@ -47,6 +47,9 @@ NGRAM_OPTIONS = (f"--spec-{NGRAM}-size-n", f"--spec-{NGRAM}-size-m")
 
 KV_GROUP = 32
 
+SOUND = {"faster-whisper": "faster_whisper", "piper": "piper"}
+"""Runtimes of `sound_server.py`, and the modules that they need."""
+
 INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
 ANOTHER_BUILD = "install one that runs on this processor"
 REPLACE_LLAMA_SERVER = "put a llama-server on the PATH that runs on this processor"
@@ -118,6 +121,8 @@ def recipe(model: Model, machine: Machine, port: int | None) -> Recipe:
         return _llama_cpp_python(model, machine, port)
     if model.runtime == "mlx":
         return _mlx(model, machine, port)
+    if model.runtime in SOUND:
+        return _sound(model, machine, port)
     raise ProviderInvalidRequest(
         f"model {model.name!r}: an engine for runtime {model.runtime!r} can't be started here; it needs a base_url",
         param="runtime",
@@ -271,7 +276,7 @@ def _adapter(adapter: Adapter) -> tuple[str, str]:
 
 def _for_role(model: Model) -> list[str]:
     """llama.cpp reads what it embeds or ranks in one batch."""
-    if model.role == "chat":
+    if model.role not in ("embedding", "rerank"):
         return []
     window = model.context_window
     flag = "--embeddings" if model.role == "embedding" else "--reranking"
@@ -324,6 +329,20 @@ def _mlx(model: Model, machine: Machine, port: int | None) -> Recipe:
         )
     script = str(_HERE / "mlx_server.py")
     return _built(model, machine, "mlx_lm.server", [machine.python, "-P", script, *options], port)
+
+
+def _sound(model: Model, machine: Machine, port: int | None) -> Recipe:
+    _need(model, machine, SOUND[model.runtime], "audio")
+    options = _options(
+        ("--runtime", model.runtime),
+        ("--model", model.path),
+        ("--name", model.upstream_name),
+        ("--host", machine.host),
+        ("--port", port or 0),
+        ("--threads", _threads(model, machine)),
+    )
+    argv = [machine.python, "-P", str(_HERE / "sound_server.py"), *options]
+    return _built(model, machine, model.runtime, argv, port)
 
 
 def _tuned_mlx(model: Model) -> list[tuple[str, object]]:

@@ -23,7 +23,7 @@ from gateway.answer.unread import UNREAD
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import NOBODY, ApiName, Caller
 from gateway.wire.engine import Decided
-from gateway.wire.usage import MOST_TOKENS, count, tokens_of
+from gateway.wire.usage import MOST_TOKENS, count, tokens_of, units_of
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the histograms' buckets, in seconds. One more bucket counts the rest."""
@@ -153,7 +153,8 @@ class Entry(Struct):
     taken; 0 if nobody knows. prefix: where its prompt differs from the previous turn's, so that the engine had to read
     it again. mended: one of `gateway.wire.chat.MENDED`. warnings: codes of `normalizers.Warn`, and `unread_call` if the
     answer looks like a call that nobody read. call_probability, call_threshold: see `gateway.wire.engine.Decided`; None
-    if the model decided by itself. called: the client got a call. recorded: whether the log holds its bytes.
+    if the model decided by itself. called: the client got a call. units: see `gateway.wire.usage.UNITS`. recorded:
+    whether the log holds its bytes.
     """
 
     id: int
@@ -179,6 +180,7 @@ class Entry(Struct):
     call_probability: float | None
     call_threshold: float | None
     called: bool
+    units: Mapping[str, float]
     recorded: bool
 
 
@@ -210,7 +212,7 @@ class Stats:
     first streamed payload. chunks: streamed payloads, about a token each. generated: chunks, and the tokens of whole
     answers. Token counts are the engines'. mended, healed, warnings: repaired answers, repaired past messages and
     unreadable text, by kind. decided: answers of which it was decided what they are, "calls" or "words". called:
-    answers in which the client got a call.
+    answers in which the client got a call. units: see `gateway.wire.usage.UNITS`.
     """
 
     def __init__(self) -> None:
@@ -229,6 +231,7 @@ class Stats:
         self.warnings: Counter[str] = Counter()
         self.decided: Counter[str] = Counter()
         self.called = 0
+        self.units: defaultdict[str, float] = defaultdict(float)
 
     def add(self, rows: Columns) -> Total:
         """rows: all of one API. Returns what they add to the usage."""
@@ -257,10 +260,21 @@ class Stats:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += cached
+        if rows.apis[0] in _IN_UNITS:
+            for unit, count in (pair for usage in counted for pair in units_of(usage).items()):
+                self.units[unit] += count
         restored = [usage for usage in counted if "restored_tokens" in usage]
         self.restored_tokens += _sum(restored, "restored_tokens")
         self.seconds_saved += sum(map(_saved, restored))
-        for repair in filter(None, rows.repairs):
+        self._add_repairs(filter(None, rows.repairs))
+        if streamed and len(counted) < answers:  # of a stream without counts, a chunk is about a token
+            columns = zip(rows.chunks, rows.streams, rows.usages, strict=True)
+            completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)
+        errors = answers - ok - rows.outcomes.count(LEFT)
+        return Total(answers, errors, prompt, cached, completion, seconds)
+
+    def _add_repairs(self, repairs: Iterable[Repairs]) -> None:
+        for repair in repairs:
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
             self.called += repair.called
@@ -268,11 +282,6 @@ class Stats:
                 self.decided["calls" if repair.decided.calls else "words"] += 1
             if repair.mended != "none":
                 self.mended.update(repair.mended.split(", "))
-        if streamed and len(counted) < answers:  # of a stream without counts, a chunk is about a token
-            columns = zip(rows.chunks, rows.streams, rows.usages, strict=True)
-            completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)
-        errors = answers - ok - rows.outcomes.count(LEFT)
-        return Total(answers, errors, prompt, cached, completion, seconds)
 
     @property
     def calls(self) -> dict[str, int]:
@@ -331,6 +340,8 @@ class Usage:
         self._totals[party] = Total(*map(add, astuple(before), astuple(more)))
 
 
+_IN_UNITS: tuple[ApiName, ...] = ("audio", "images")
+"""APIs whose requests count UNITS."""
 _INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
 """APIs whose requests don't come from a client program."""
 
@@ -495,6 +506,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         call_probability=mending.decided.probability if mending.decided is not None else None,
         call_threshold=mending.decided.threshold if mending.decided is not None else None,
         called=mending.called,
+        units=units_of(ended.usage),
         recorded=recorded,
     )
 

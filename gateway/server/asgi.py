@@ -52,12 +52,13 @@ def check_encoding(headers: Headers) -> None:
             raise EncodedBody(value.decode("latin-1"))
 
 
-def check_head(headers: Headers, limit: int) -> None:
-    """Raises ProviderInvalidRequest if the headers announce a body that is too large (413) or compressed (415)."""
+def check_head(headers: Headers, limit: int, by: str = LIMITED_BY) -> None:
+    """Raises ProviderInvalidRequest if the headers announce a body that is too large (413) or compressed (415). by: the
+    setting that sets the limit."""
     check_encoding(headers)
     for name, value in headers:
         if name == b"content-length" and value.isdigit() and int(value) > limit:
-            raise too_large(limit)
+            raise too_large(limit, by)
 
 
 def too_large(limit: int, by: str = LIMITED_BY) -> ProviderInvalidRequest:

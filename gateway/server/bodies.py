@@ -1,4 +1,4 @@
-"""Limits of request bodies: the length of each, the time that it may take, and the memory of all together."""
+"""Limits of request bodies: the length of each, the time that it may take, and the memory or disk of all together."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.server.asgi import ClientGone, Headers, Receive, Scope, check_head, too_large
+from gateway.server.asgi import LIMITED_BY, ClientGone, Headers, Receive, Scope, check_head, too_large
 from gateway.server.principal import LOCAL, Principal, has_share
 
 BODY_SECONDS = 60.0
@@ -22,10 +22,18 @@ SCOPE_KEY = "ctxgate.body"
 
 
 class Bodies:
-    """The bodies in memory, at most `most` bytes together. held: how many there are. by: of each tenant."""
+    """The bodies in memory, or elsewhere, at most `most` bytes together. held: how many there are. by: of each tenant.
 
-    def __init__(self, most: int) -> None:
+    where, each, all: for errors: where they are, and the settings that limit each and all together.
+    """
+
+    def __init__(
+        self, most: int, where: str = "in memory", each: str = LIMITED_BY, all: str = "server.max_bodies_bytes"
+    ) -> None:
         self.most = most
+        self.where = where
+        self.each = each
+        self.all = all
         self.held = 0
         self.by: Counter[str] = Counter()
 
@@ -49,21 +57,22 @@ class Body:
 
     def announced(self, headers: Headers) -> None:
         """Raises what `check_head` raises."""
-        check_head(headers, self._limit)
+        check_head(headers, self._limit, self._bodies.each)
 
     def has(self, size: int) -> None:
         """Counts received bytes. Raises ProviderInvalidRequest (413) if they are too many for one body, and
         ProviderUnavailable if it is for all together."""
+        bodies = self._bodies
         if size > self._limit:
-            raise too_large(self._limit)
+            raise too_large(self._limit, bodies.each)
         self._size = size
         if size > SMALL:
-            bodies, more = self._bodies, size - self._held
+            more = size - self._held
             mine = bodies.by[self.principal.tenant] + more
             if not has_share(self.principal, mine, bodies.held + more, bodies.most):
                 raise ProviderUnavailable(
-                    f"the request bodies in memory exceed {bodies.most} bytes (server.max_bodies_bytes), or this "
-                    "tenant's share",
+                    f"the request bodies {bodies.where} exceed {bodies.most} bytes ({bodies.all}), or this tenant's "
+                    "share",
                     code="too_many_bodies",
                     retry_after=1,
                 )
@@ -97,8 +106,13 @@ class Body:
 async def read_body(scope: Scope, receive: Receive) -> bytes:
     """The whole body. Raises what the `Body` of the scope raises, and ClientGone."""
     body: Body = scope[SCOPE_KEY]
+    body.content = b"".join([piece async for piece in pieces(body, scope, receive)])
+    return body.content
+
+
+async def pieces(body: Body, scope: Scope, receive: Receive) -> AsyncIterator[bytes]:
+    """What comes of the body, as it comes. Raises what `body` raises, and ClientGone."""
     body.announced(scope["headers"])
-    parts: list[bytes] = []
     size = 0
     while True:
         async with body.patience():
@@ -108,7 +122,6 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
         part = message.get("body", b"")
         size += len(part)
         body.has(size)
-        parts.append(part)
+        yield part
         if not message.get("more_body"):
-            body.content = b"".join(parts)
-            return body.content
+            return

@@ -171,25 +171,30 @@ class Endpoint:
     """The methods of one path.
 
     handlers: method → import string of a `Handler`, loaded with the method's first request.
-    finishes: a handler runs to its end even if its client leaves; otherwise it is cancelled.
+    finishes: a handler runs to its end even if its client leaves; otherwise it is cancelled. uploads: a handler reads
+    the body itself, to its end; the response that it returns does the work, and is cancelled.
     """
 
-    def __init__(self, services: Services, handlers: Mapping[str, str], *, finishes: bool) -> None:
+    def __init__(self, services: Services, handlers: Mapping[str, str], *, finishes: bool, uploads: bool) -> None:
         self._services = services
         self._handlers = handlers
         self._finishes = finishes
+        self._uploads = uploads
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         method = scope["method"]
         handler: Handler = import_from_string(self._handlers["GET" if method == "HEAD" else method])
         request = Request(scope, receive, self._services)
-        if method not in ("GET", "HEAD"):
+        if method not in ("GET", "HEAD") and not self._uploads:
             try:
                 await request.body()
             except ClientGone:
                 return
-        if self._finishes:
-            response = await handler(request)
+        if self._finishes or self._uploads:
+            try:
+                response = await handler(request)
+            except ClientGone:
+                return
             await until_gone(_send(response, scope, receive, send), receive)
         else:
             await until_gone(_answer(handler, request, receive, send), receive)

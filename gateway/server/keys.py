@@ -28,10 +28,10 @@ FILE = "keys.json"
 PREFIX = "ctxgate_"
 """Begins every key, so that scanners for leaked keys recognise one."""
 
-Scope = Literal["*", "models", "rooms", "rooms:read", "operations", "operations:read"]
+Scope = Literal["*", "models", "upstream", "rooms", "rooms:read", "operations", "operations:read"]
 """`models`: everything that no other scope covers. `operations`: /metrics and /-/, which may show others' prompts,
 and to pull, delete, load and unload models; `operations:read`: GET alone. `rooms`: /llm/ and the user's secrets;
-`rooms:read`: GET alone."""
+`rooms:read`: GET alone. `upstream`: any path of the models' own servers, below /upstream/."""
 
 SCOPES: tuple[str, ...] = get_args(Scope)
 
@@ -39,12 +39,17 @@ _OPERATIONS = ("/metrics", "/-")
 _WRITES = re.compile(r"(/v1)?/models/[^/]+/(un)?load|/api/(pull|delete)")
 """Paths of other APIs that decide for all callers what is on this machine and in its memory."""
 _ROOMS = ("/llm/", "/api/user")
+_UPSTREAM = "/upstream/"
+MODEL_SCOPES = ("models", "upstream")
+"""What makes models work, and counts towards a key's limits."""
 
 
 def wanted(method: str, path: str) -> str:
     """The scope that a request needs."""
     if path.startswith(_OPERATIONS) or _WRITES.fullmatch(path):
         return "operations:read" if method in ("GET", "HEAD") else "operations"
+    if path.startswith(_UPSTREAM):
+        return "upstream"
     if not path.startswith(_ROOMS):
         return "models"
     return "rooms:read" if method in ("GET", "HEAD") else "rooms"
@@ -108,7 +113,7 @@ class KeyFile:
     ) -> tuple[Key, str]:
         """Returns the entry and the key, which is shown this once.
 
-        limits: allowed only with the scope models; in rooms, models also work for other callers.
+        limits: not allowed with the scope rooms: there, models also work for other callers.
 
         Raises ProviderInvalidRequest, and ProviderUnavailable if the file can't be written.
         """

@@ -56,6 +56,11 @@ def misfit(error: msgspec.ValidationError, root: str = "", kind: object = None) 
     )
 
 
+def invalid_form(reason: Exception) -> ProviderInvalidRequest:
+    """reason: a `gateway.wire.form.BadForm`."""
+    return ProviderInvalidRequest(f"the request body is not valid multipart/form-data: {reason}")
+
+
 _missing = re.compile(r"Object missing required field `(\w+)`").match
 
 

@@ -163,7 +163,10 @@ FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""
 
 
-ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx"]
+ApiName = Literal[
+    "chat", "responses", "messages", "completions", "embeddings", "rerank", "ollama", "rooms", "ctx",
+    "audio", "images", "infill", "upstream",
+]  # fmt: skip
 """The gateway's API that received a request."""
 
 

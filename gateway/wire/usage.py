@@ -33,6 +33,16 @@ def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
     return count(prompt), count(cached), count(completion)
 
 
+UNITS = ("sound_seconds", "characters", "pictures")
+"""What requests for sound and pictures count, besides tokens: seconds heard, characters to speak, pictures drawn."""
+
+
+def units_of(usage: Mapping[str, Any]) -> dict[str, float]:
+    """Those of UNITS that it has."""
+    found = {unit: usage[unit] for unit in UNITS if unit in usage}
+    return {unit: min(value, MOST_TOKENS) for unit, value in found.items() if type(value) in (int, float) and value > 0}
+
+
 def spent(usage: Mapping[str, Any]) -> int:
     """Prompt and completion tokens together, each at most MOST_TOKENS."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")

@@ -267,6 +267,25 @@ def test_roles(write: Any) -> None:
         load(write(text.replace("active_model: m", "active_model: e")), {})
 
 
+def test_a_model_may_have_several_roles(write: Any) -> None:
+    text = """\
+        active_model: m
+        models:
+          e: {runtime: echo, role: embedding}
+          m: {runtime: echo, role: [speech, chat, transcription, speech]}
+        """
+    config = load(write(text), {})
+    model = config.models["m"]
+    assert (model.role, model.roles) == ("speech", ("speech", "chat", "transcription"))
+    assert (
+        config.resolve(None, "transcription") is config.resolve(None, "speech") is config.resolve("m", "chat") is model
+    )
+    with pytest.raises(ProviderInvalidRequest, match="m is for speech and chat and transcription, not for image"):
+        config.resolve("m", "image")
+    with pytest.raises(ProviderInvalidRequest, match=r"e is for embedding, not for speech; for that, .* has: m$"):
+        config.resolve("e", "speech")
+
+
 def test_another_address_with_the_gateway_s_port_is_allowed(write: Any) -> None:
     file = write("""\
         active_model: a

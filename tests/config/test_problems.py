@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 from textwrap import dedent
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.config import ConfigError, load
+from gateway.config.names import Role
 from gateway.config.source import MAX_BYTES
 
-RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, openai, echo"
-STARTING = "llama.cpp, llama-cpp-python, mlx"
+RUNTIMES = "ollama, llama.cpp, llama-cpp-python, mlx, faster-whisper, piper, openai, echo"
+STARTING = "llama.cpp, llama-cpp-python, mlx, faster-whisper, piper"
 URL = "write http://host:port, https://host/prefix or unix:/path/to/socket"
 IN_QUOTES = "quote a text that begins with one of * & ! @ % `"
 
@@ -174,8 +175,8 @@ CASES = [
             (
                 6,
                 11,
-                "models.m.role: embeddings isn't allowed",
-                'did you mean "embedding"? allowed: chat, embedding, rerank',
+                "models.m.role: embeddings is not a role",
+                f'did you mean "embedding"? allowed: {", ".join(get_args(Role))}',
             )
         ],
     ),
@@ -534,9 +535,41 @@ CASES = [
         ],
     ),
     Case(
+        "ears that are missing",
+        model("runtime: echo\ntranscribe_with: eers") + "  ears: {runtime: faster-whisper, path: e}\n",
+        [(5, 22, "models.m.transcribe_with: there is no model eers", 'did you mean "ears"? models: m, ears')],
+    ),
+    Case(
+        "ears that don't hear",
+        model("runtime: echo\ntranscribe_with: m"),
+        [(5, 22, "models.m.transcribe_with: m is for chat", "name one with role: transcription")],
+    ),
+    Case(
+        "an ear that speaks",
+        model("runtime: faster-whisper\npath: ears\nrole: [chat, transcription]"),
+        [(6, 5, "models.m.role: faster-whisper is for transcription alone", "leave it out")],
+    ),
+    Case(
+        "a command for another machine's server",
+        model("runtime: openai\ncommand: serve\nbase_url: http://10.0.0.1:1"),
+        [
+            (
+                *(5, 5, "models.m.command: the gateway can't start an engine at http://10.0.0.1:1"),
+                "keep one of command and base_url",
+            )
+        ],
+    ),
+    Case(
         "openai without a place",
         model("runtime: openai"),
-        [(3, 3, "models.m has neither base_url nor port", "add the server's base_url:")],
+        [
+            (
+                3,
+                3,
+                "models.m has neither base_url nor port",
+                "add the server's base_url:, or the command: that starts it",
+            )
+        ],
     ),
     Case(
         "port and base_url differ",

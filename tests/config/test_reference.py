@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import jsonschema
 import pytest
 import yaml
 
-from gateway.config import Engines, Model, Prompts, Residence, Runtime, Server, load, schema
+from gateway.config import Engines, Model, Prompts, Residence, Role, Runtime, Server, load, schema
 from gateway.config.file import Entry, Keys, keys_of
 from gateway.config.sections import file_keys
 from gateway.config.values import MODEL_KEYS, RUNTIME_KEYS, Adapter, Draft, Group, Log, Pull, Rope
 from gateway.features.agents.settings import MCP, MCPServer, RoomMount, Rooms, RoomTemplate, RoomTools
 from gateway.features.batches.settings import Batches
 from gateway.features.ctx.settings import Ctx, CtxModel
+from gateway.features.media.settings import Media
 from tests.config.test_load import LOCALCOWORK, OURS
 from tests.config.test_problems import CASES, Case
 
@@ -40,8 +41,9 @@ def test_the_published_schema_is_current() -> None:
 
 def test_an_editor_offers_the_roles() -> None:
     """LocalCowork's app has a key of the same name; its values are ignored."""
-    ours, nothing, theirs = schema.json_schema()["$defs"]["Model"]["properties"]["role"]["anyOf"]
-    assert (ours["enum"], nothing["type"], theirs["deprecated"]) == (["chat", "embedding", "rerank"], "null", True)
+    ours, several, nothing, theirs = schema.json_schema()["$defs"]["Model"]["properties"]["role"]["anyOf"]
+    assert ours["enum"] == several["items"]["enum"] == [*get_args(Role)]
+    assert (several["minItems"], nothing["type"], theirs["deprecated"]) == (1, "null", True)
 
 
 def test_the_default_file_loads_without_a_note() -> None:
@@ -62,7 +64,7 @@ def test_the_schema_accepts_what_loads(text: str, validator: Any) -> None:
 
 SEEN_BY_THE_SCHEMA = re.compile(
     r"unknown key|has no (runtime|active_model|models)|isn't (a|text|allowed|of the right)|is out of range"
-    r"|is not a (runtime|tool-call format)|is not a valid model name|a secret (is|can't)"
+    r"|is not a (runtime|role|tool-call format)|is not a valid model name|a secret (is|can't)"
 )
 BEYOND_A_SCHEMA = {
     "key that YAML reads as a number",
@@ -86,7 +88,7 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
 
 ONE_OF: dict[str, set[str]] = {
     "Pull": {"package", "ollama"},
-    "Model": {"replicas", "nodes", "call_threshold", "describe_with", "placement", "tensor_split"},
+    "Model": {"replicas", "nodes", "call_threshold", "describe_with", "transcribe_with", "placement", "tensor_split"},
     "File": {"cluster"},
 }
 """Alternatives to the keys shown, what a cluster needs and what the defaults rule out: the reference has them in
@@ -115,6 +117,7 @@ def test_the_reference_loads_and_has_every_key(tmp_path: Path) -> None:
         (data["rooms"]["mounts"]["docs"], RoomMount),
         (data["rooms"]["templates"]["reader"], RoomTemplate),
         (data["batches"], Batches),
+        (data["media"], Media),
         (data["mcp"], MCP),
         (data["mcp"]["servers"]["time"] | data["mcp"]["servers"]["docs"], MCPServer),
         (data["ctx"], Ctx),
@@ -156,6 +159,7 @@ def test_the_reference_s_defaults_are_the_code_s() -> None:
             RoomTemplate,
             RoomTools,
             Batches,
+            Media,
             MCPServer,
         )
         for name, default in schema.plain_defaults(value).items()

@@ -14,6 +14,7 @@ from pydantic import SecretStr
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.features.agents.settings import MCP, MCPServer, Rooms
+from gateway.features.media.settings import Media
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Script
 from tests.patience import PATIENCE
@@ -55,18 +56,20 @@ async def running(
     idle: int = 60,
     mcp: Mapping[str, MCPServer] | None = None,
     rooms: Rooms | None = None,
+    media: Media | None = None,
     **model: Any,
 ) -> AsyncIterator[Running]:
     """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
 
     progress: the server's settings of a stream's comments; else there are none, however slow the machine is. idle:
-    seconds until a connection is closed that nobody uses. mcp: servers of tools. rooms: has the bounds of turns.
+    seconds until a connection is closed that nobody uses. mcp: servers of tools. rooms: has the bounds of turns. media:
+    the bounds of uploads.
     """
     async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
         settings = {"runtime": "openai", "base_url": f"http://127.0.0.1:{double.address.port}", **model}
         models = {"m": Model(name="m", **settings), "echo": Model(name="echo", runtime="echo")}
-        sections = {"mcp": MCP(servers=mcp or {}), "rooms": rooms or Rooms()}
+        sections = {"mcp": MCP(servers=mcp or {}), "rooms": rooms or Rooms(), "media": media or Media()}
         config = Config(
             source=Path(__file__),
             active_model="m",

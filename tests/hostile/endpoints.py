@@ -187,6 +187,17 @@ def _json(**bodies: Callable[[int], bytes]) -> dict[str, tuple[str, Callable[[in
     return {name: ("application/json", body) for name, body in bodies.items()}
 
 
+def _forms(name: str) -> dict[str, tuple[str, Callable[[int], bytes]]]:
+    """A form with one large file, and others that only look like one."""
+    head = f'Content-Disposition: form-data; name="{name}"; filename="f"\r\n\r\n'.encode()
+    model = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nmedia\r\n'
+    return {
+        "a file": (MULTIPART, lambda size: model + b"--x\r\n" + head + bytes(size) + b"\r\n--x--\r\n"),
+        "a file like a boundary": (MULTIPART, lambda size: b"--x\r\n" + head + b"\r\n--" * (size // 4)),
+        "many files": (MULTIPART, lambda size: (b"--x\r\n" + head) * (size // 100)),
+    }
+
+
 TOOLS_OF_OLLAMA: Json = {**OLLAMA, "messages": SPOKEN, "tools": [TOOL]}
 YAML = "application/yaml"
 
@@ -282,6 +293,27 @@ ROWS: dict[str, Row] = {
         statuses=(400,),
     ),
     "POST [/v1]/batches/{id}/cancel": Row(statuses=(404,)),
+    "POST [/v1]/audio/transcriptions": Row(others=_forms("file"), statuses=(400,)),
+    "POST [/v1]/audio/translations": Row(others=_forms("file"), statuses=(400,)),
+    "POST [/v1]/images/edits": Row(others=_forms("image"), statuses=(400,)),
+    "POST [/v1]/images/variations": Row(others=_forms("image"), statuses=(400,)),
+    "POST [/v1]/audio/speech": Row(
+        ({"model": "media", "input": "Hi", "voice": "alba", "speed": 1.5, "service_tier": "default"},)
+    ),
+    "POST [/v1]/images/generations": Row(({"model": "media", "prompt": "A cat", "n": 1, "size": "64x64"},)),
+    "POST [/v1]/infill": Row(
+        (
+            {
+                **{"model": "media", "input_prefix": "a", "input_suffix": "b", "stop": ["END"], "stream": True},
+                "input_extra": [{"filename": "f", "text": "x"}],
+            },
+        )
+    ),
+    "POST [/v1]/tokenize": Row(({"model": "m", "content": "Hi", "add_special": True},)),
+    "POST [/v1]/detokenize": Row(({"model": "m", "tokens": [1, 2]},)),
+    "POST [/v1]/apply-template": Row(({"model": "m", "messages": CHAT["messages"], "tools": [TOOL]},)),
+    "POST /upstream/{name}/{path:path}": Row(({"a": ["b"]},)),
+    **dict.fromkeys((f"{method} /upstream/{{name}}/{{path:path}}" for method in ("PUT", "PATCH", "DELETE")), Row()),
 }
 PARAMETERS = {"name": "m", "key": "1", "file": "index.html", "path": "a/b", "model": "place"}
 """Those that are the same for each run; ids come from `test_endpoints`."""

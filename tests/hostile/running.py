@@ -141,10 +141,10 @@ class Upstream:
 
 def asked_of(body: bytes) -> Json:
     """The fields that the engine's answer depends on; none of a body that Python's decoder refuses, as for an integer
-    of a million digits."""
+    of a million digits, or for arrays in arrays, which /upstream passes on."""
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

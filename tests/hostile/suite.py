@@ -88,6 +88,17 @@ def endpoints() -> dict[str, str]:
 ENDPOINTS = endpoints()
 
 
+def once() -> list[str]:
+    """ENDPOINTS, of several methods of a path with a body and the same handler only the first."""
+    tables = [DIRECT, *(table.paths for table in routes())]
+    found: dict[tuple[str, str, bool], str] = {}
+    for key, path in ENDPOINTS.items():
+        method = key.partition(" ")[0]
+        handler = next(table[path][method] for table in tables if method in table.get(path, {}))
+        found.setdefault((path, handler, method == "GET"), key)
+    return [*found.values()]
+
+
 @dataclass(frozen=True)
 class Place:
     """An endpoint, and a target that exists."""

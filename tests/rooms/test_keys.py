@@ -161,6 +161,9 @@ def test_what_no_key_can_be_made_of(file: KeyFile, settings: dict[str, object], 
         ("POST", "/llm/room", "rooms", {"rooms:read"}, False),
         ("POST", "/llm/room", "rooms", {"models"}, False),
         ("POST", "/api/user/secrets", "rooms", {"*"}, True),
+        ("POST", "/v1/audio/speech", "models", {"models"}, True),
+        ("GET", "/upstream/m/slots", "upstream", {"models"}, False),
+        ("GET", "/upstream/m/slots", "upstream", {"upstream"}, True),
     ],
 )
 def test_scopes(method: str, path: str, scope: str, scopes: set[str], allowed: bool) -> None:

@@ -54,7 +54,7 @@ class _Metrics:
         self._reloader = reloader
 
     async def collect(self) -> AsyncIterator[Metric]:
-        for parts in (self._answers(), self._engines(), self._replicas()):
+        for parts in (self._answers(), self._units(), self._engines(), self._replicas()):
             for metric in await parts:
                 yield metric
         for metric in self._prompts():
@@ -132,6 +132,18 @@ class _Metrics:
                 for what, count in counts.items():
                     repairs.add_metric([model, kind, what], count)
         return requests, duration, first, tokens, chunks, spared, repairs, decided
+
+    async def _units(self) -> Iterable[Metric]:
+        log = self._gateway.request_log
+        units = CounterMetricFamily(
+            "ctxgate_units",
+            "What requests for sound and pictures count: sound_seconds, characters, pictures.",
+            labels=["model", "unit"],
+        )
+        async for model, _ in _in_turns(dict.fromkeys(log.models())):
+            for unit, amount in log.stats(model).units.items():
+                units.add_metric([model, unit], amount)
+        return (units,)
 
     def _prompts(self) -> Iterator[Metric]:
         prompts = self._gateway.prompts

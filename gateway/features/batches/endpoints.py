@@ -9,7 +9,7 @@ from starlette.responses import StreamingResponse
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.batches.batch_store import BatchStore
-from gateway.features.batches.file_store import PART, FileStore
+from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.form import File, fields
 from gateway.features.batches.objects import CreateBatch, check_expiry, file_object
 from gateway.features.batches.runner import Batches
@@ -29,9 +29,8 @@ async def upload(request: Request) -> ASGIApp:
     if not isinstance(file, File):
         raise ProviderInvalidRequest("file: a file is required", param="file")
     seconds = _expiry(form)
-    parts = [bytes(file.content[at : at + PART]) for at in range(0, len(file.content), PART)]
     files = await _files(request)
-    return JSON(file_object(await files.add(parts, file.name or "file", seconds, request.principal)))
+    return JSON(file_object(await files.add(file.parts, file.name or "file", seconds, request.principal)))
 
 
 async def files(request: Request) -> ASGIApp:

@@ -122,7 +122,13 @@ decode = msgspec.json.Decoder(Message).decode
 
 def placeable(model: Model) -> bool:
     """Whether the cluster starts the model's engines; otherwise its server is external."""
-    return model.startable and model.base_url is None and model.uds is None and model.port is None
+    return (
+        model.startable
+        and model.path is not None
+        and model.base_url is None
+        and model.uds is None
+        and model.port is None
+    )
 
 
 def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gateway.config.hidden import hider
-from gateway.config.values import Model, Role
+from gateway.config.names import Role
+from gateway.config.values import Model
 from gateway.features.ctx.control import USE_CASES, Capability, Routes, Session
 from gateway.features.ctx.objects import ObjectName
 from gateway.features.ctx.settings import UseCase
@@ -114,6 +115,14 @@ _RETRIEVAL: Mapping[Role, dict[UseCase, tuple[str, ...]]] = {
 }
 
 
+_OF_ROLES: Mapping[Role, tuple[Capability, ...]] = {
+    "embedding": ("embedding",),
+    "rerank": ("rerank",),
+    "transcription": ("audio_input",),
+    "speech": ("audio_output",),
+}
+
+
 def _routes(model: Model) -> dict[UseCase, tuple[str, ...]]:
     if model.runtime == "echo":
         return {"default": ("debug",)}
@@ -134,7 +143,7 @@ def capabilities(model: Model | None, session: Session) -> tuple[Capability, ...
     can; a model whose `capabilities` leave out `tool_calling` is one that a person found unable to call.
     """
     if model is not None and model.role != "chat":
-        return ("embedding",) if model.role == "embedding" else ("rerank",)
+        return _OF_ROLES.get(model.role, ())
     found: list[Capability] = ["chat", "stream"]
     if session == "socket":
         found.append("session")

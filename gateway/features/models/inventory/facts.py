@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from gateway.backends import gguf
 from gateway.backends.about import About, about
-from gateway.config.values import Role
+from gateway.config.names import Role
 from gateway.detection.choice import choose
 from gateway.engines import memory
 from gateway.errors import ProviderInvalidRequest

@@ -64,7 +64,7 @@ function Actions({model, listed, about, fail}) {
     }
   };
   const start = (json) => press(() => begin({model: model.name, ...json}));
-  const chat = listed && listed.role === "chat", here = listed && listed.available, measures = runs(["tune", "evaluate"]);
+  const chat = listed && listed.roles.includes("chat"), here = listed && listed.available, measures = runs(["tune", "evaluate"]);
   return html`<div class="bar">
     <${LoadButton} model=${model} listed=${listed} done=${fail} />
     ${listed && !listed.available && about && about.pull && html`<button class="small main" disabled=${runs(["download"])}
@@ -166,7 +166,7 @@ export default function Model({name, gateway, listed, fail}) {
       one.healthy ? "answers" : "doesn't answer"}, ${one.in_flight} in flight</li>`)}</ul>`}
     <h2>Tool calls</h2>
     ${listed && html`<p>Its calls are read as <code>${(about || listed).tool_call_format}</code>${why && html`${" "}<span class="soft">(${why})</span>`}.</p>`}
-    ${listed && listed.available && listed.role === "chat" && html`<${FindFormat} name=${name} current=${(about || listed).tool_call_format} fail=${fail} />`}
+    ${listed && listed.available && listed.roles.includes("chat") && html`<${FindFormat} name=${name} current=${(about || listed).tool_call_format} fail=${fail} />`}
     <h2>Speed</h2>
     ${about && about.tuned ? html`<p>Tuned ${ago(about.tuned.at)}: of ${count(about.tuned.tried)} settings ${about.tuned.setting
         ? html`<code>${about.tuned.setting}</code> is the fastest, ${about.tuned.times.toFixed(2)} times` : "none is faster than"} the configured one.</p>`

@@ -224,7 +224,7 @@ export default function Playground({query}) {
   const first = useRef(current);
   latest.current = current;
   const {value} = useAnswer("/v1/models");
-  const models = ((value && value.data) || []).filter((one) => one.role === "chat");
+  const models = ((value && value.data) || []).filter((one) => one.roles.includes("chat"));
   const {form, threads} = current;
   const sides = form.beside ? [0, 1] : [0];
   const busy = came.some(Boolean);

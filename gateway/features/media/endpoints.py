@@ -1,0 +1,159 @@
+"""The endpoints of models that hear, speak, draw and fill in, and `/upstream`.
+
+A request passes to the model's server as its client wrote it, but for the model's name and the settings of config.yaml.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+from msgspec import Raw
+
+from gateway.backends import Forward
+from gateway.config import Role
+from gateway.core import Route
+from gateway.core.permission import check
+from gateway.errors import ProviderInvalidRequest
+from gateway.features.media.passed import Asked, Passed
+from gateway.features.media.requests import CreateImage, CreateSpeech, Named, parser, pictures, texts
+from gateway.features.media.uploads import Upload, form, read_body, read_form
+from gateway.server.asgi import ASGIApp
+from gateway.server.http import Request
+from gateway.wire.chat import ApiName, encode, tier_in
+
+PATH = "/:@!$&'()*+,;=~"
+"""Characters of a path, besides letters and digits, that need no escape."""
+
+speeches, images, others = parser(CreateSpeech), parser(CreateImage), parser(Named)
+
+
+# Forms
+
+
+async def transcribe(request: Request) -> ASGIApp:
+    return await _form(request, "/v1/audio/transcriptions", "transcription", "audio", "file")
+
+
+async def translate(request: Request) -> ASGIApp:
+    return await _form(request, "/v1/audio/translations", "transcription", "audio", "file")
+
+
+async def edit(request: Request) -> ASGIApp:
+    return await _form(request, "/v1/images/edits", "image", "images", "image")
+
+
+async def vary(request: Request) -> ASGIApp:
+    return await _form(request, "/v1/images/variations", "image", "images", "image")
+
+
+async def _form(request: Request, path: str, role: Role, api: ApiName, needed: str) -> ASGIApp:
+    """needed: the file that the form must have; several of them have [] behind the name."""
+
+    def allowed(model: str) -> None:
+        check(request.gateway.route(model, role).model, request.caller)
+
+    upload = await read_form(request, allowed)
+    try:
+        if upload.file(needed) is None and upload.file(f"{needed}[]") is None:
+            raise ProviderInvalidRequest(f"{needed}: a file is required", param=needed)
+        named = upload.field("model")
+        route = request.gateway.route(named, role)
+        usage = {"pictures": pictures(upload.field("n"))} if api == "images" else {}
+        tier = tier_in({"service_tier": Raw(encode(upload.field("service_tier")))})
+        stream = upload.field("stream") == "true"
+        asked = Asked(route, api, request.caller, named, tier, stream, usage)
+        return Passed(asked, form(path, _form_fields(route, upload), upload), upload.close)
+    except BaseException:
+        upload.close()
+        raise
+
+
+def _form_fields(route: Route, upload: Upload) -> list[tuple[str, str]]:
+    """The fields that the engine gets: with its own name for the model, and the model's settings."""
+    given = {name: Raw(encode(values[0])) for name, values in upload.fields.items() if len(values) == 1}
+    several = [(name, value) for name, values in upload.fields.items() if len(values) > 1 for value in values]
+    fields = route.sender.other_fields(given) | {"model": Raw(encode(route.model.upstream_name))}
+    return [*texts(fields).items(), *several]
+
+
+# JSON
+
+
+async def speak(request: Request) -> ASGIApp:
+    wanted, fields = await request.translated(speeches)
+    usage = {"characters": len(wanted.input)}
+    return _object(request, "/v1/audio/speech", "speech", "audio", wanted, fields, usage, stream=True)
+
+
+async def draw(request: Request) -> ASGIApp:
+    wanted, fields = await request.translated(images)
+    return _object(request, "/v1/images/generations", "image", "images", wanted, fields, {"pictures": wanted.n or 1})
+
+
+async def infill(request: Request) -> ASGIApp:
+    return await _other(request, "/infill", "infill")
+
+
+async def tokenize(request: Request) -> ASGIApp:
+    return await _other(request, "/tokenize")
+
+
+async def detokenize(request: Request) -> ASGIApp:
+    return await _other(request, "/detokenize")
+
+
+async def apply_template(request: Request) -> ASGIApp:
+    return await _other(request, "/apply-template")
+
+
+async def _other(request: Request, path: str, role: Role | None = None) -> ASGIApp:
+    """One of llama.cpp's endpoints. role: None for any model."""
+    wanted, fields = await request.translated(others)
+    return _object(request, path, role, "infill", wanted, fields)
+
+
+def _object(
+    request: Request,
+    path: str,
+    role: Role | None,
+    api: ApiName,
+    wanted: Named,
+    fields: dict[str, Raw],
+    usage: dict[str, int] | None = None,
+    *,
+    stream: bool = False,
+) -> ASGIApp:
+    route = request.gateway.route(wanted.model, role)
+    tier = tier_in(fields)
+    sent = route.sender.other_fields(fields) if role is not None else fields
+    sent = sent | {"model": Raw(encode(route.model.upstream_name))}
+    asked = Asked(route, api, request.caller, wanted.model, tier, stream or wanted.stream is True, usage or {})
+    return Passed(asked, Forward("POST", path, "application/json", encode(sent)))
+
+
+async def voices(request: Request) -> ASGIApp:
+    """The voices of one model; without a name, of the first that speaks."""
+    named = request.query_params.get("model")
+    route = request.gateway.route(named, "speech")
+    return Passed(Asked(route, "audio", request.caller, named), Forward("GET", "/v1/audio/voices"))
+
+
+# Anything else
+
+
+async def upstream(request: Request) -> ASGIApp:
+    """Any path of a model's own server."""
+    path = request.path_params["path"]
+    if ".." in path.split("/") or "\\" in path:
+        raise ProviderInvalidRequest("a path below /upstream/ can't lead out of it", code="not_found", status=404)
+    route = request.gateway.route(request.path_params["name"])
+    check(route.model, request.caller)
+    query = request.scope["query_string"].decode("latin-1")
+    target = f"/{quote(path, safe=PATH)}{'?' + query if query else ''}"
+    asked = Asked(route, "upstream", request.caller, request.path_params["name"])
+    if request.method in ("GET", "HEAD"):
+        return Passed(asked, Forward("GET", target, verbatim=True))
+    upload = await read_body(request)
+    kind = request.headers.get("content-type")
+    sent = Forward(request.method, target, kind, lambda: upload.pieces(0, upload.size), upload.size, verbatim=True)
+    return Passed(asked, sent, upload.close)

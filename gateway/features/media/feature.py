@@ -1,0 +1,38 @@
+"""`/v1/audio`, `/v1/images`, llama.cpp's own endpoints, and `/upstream`."""
+
+from __future__ import annotations
+
+from gateway.feature import Feature, Routes
+
+FORMS = Routes({
+    "[/v1]/audio/transcriptions": {"POST": "gateway.features.media.endpoints:transcribe"},
+    "[/v1]/audio/translations": {"POST": "gateway.features.media.endpoints:translate"},
+    "[/v1]/images/edits": {"POST": "gateway.features.media.endpoints:edit"},
+    "[/v1]/images/variations": {"POST": "gateway.features.media.endpoints:vary"},
+}, uploads=True)  # fmt: skip
+
+OBJECTS = Routes({
+    "[/v1]/audio/speech": {"POST": "gateway.features.media.endpoints:speak"},
+    "[/v1]/audio/voices": {"GET": "gateway.features.media.endpoints:voices"},
+    "[/v1]/images/generations": {"POST": "gateway.features.media.endpoints:draw"},
+    "[/v1]/infill": {"POST": "gateway.features.media.endpoints:infill"},
+    "[/v1]/tokenize": {"POST": "gateway.features.media.endpoints:tokenize"},
+    "[/v1]/detokenize": {"POST": "gateway.features.media.endpoints:detokenize"},
+    "[/v1]/apply-template": {"POST": "gateway.features.media.endpoints:apply_template"},
+})  # fmt: skip
+
+UPSTREAM = Routes(
+    {
+        "/upstream/{name}/{path:path}": dict.fromkeys(
+            ("GET", "POST", "PUT", "PATCH", "DELETE"), "gateway.features.media.endpoints:upstream"
+        )
+    },
+    uploads=True,
+)
+
+FEATURE = Feature(
+    name="media",
+    sections={"media": "gateway.features.media.settings:Media"},
+    routes=(FORMS, OBJECTS, UPSTREAM),
+    openapi="gateway.features.media.openapi",
+)
