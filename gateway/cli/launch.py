@@ -100,7 +100,7 @@ def _client(program: str, arguments: tuple[str, ...]) -> tuple[str, Contract, Pr
             f"{name} isn't a program that this could start: `ctxgate doctor --client {name}` shows how to configure it"
         )
     near = difflib.get_close_matches(program, CLIENTS, 1)
-    cure = f"did you mean {near[0]}?" if near else f"for a program of your own: ctxgate launch any -- {program}"
+    cure = f"did you mean {near[0]}?" if near else f"for a program of your own: ctxgate launch any -- {program}."
     raise ProviderInvalidRequest(f"there is no client {program}: {cure} Known ones: {KNOWN}")
 
 

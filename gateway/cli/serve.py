@@ -210,6 +210,11 @@ def _invite(config: Config, listens: socket) -> None:
         f"ctxgate: for a client: OPENAI_BASE_URL={_where(config.server, listens)} OPENAI_API_KEY={key}", file=sys.stderr
     )
     say("ctxgate: to try it here, in another terminal: ctxgate chat", file=sys.stderr)
+    if config.server.page and config.server.uds is None:
+        say(
+            f"ctxgate: to see it at work, in a browser: {_where(config.server, listens).removesuffix('v1')}",
+            file=sys.stderr,
+        )
 
 
 def _announce(config: Config, listens: socket) -> None:

@@ -74,28 +74,32 @@ def key_of(began: float) -> str:
 
 
 class Repairs(Struct, gc=False, frozen=True):
-    """What the normaliser repaired: see `gateway.answer.normalize.Answer`. mended: one of
-    `gateway.wire.chat.MENDED`. warnings: their codes. decided: whether it calls a tool was decided beforehand."""
+    """What the normaliser read and repaired: see `gateway.answer.normalize.Answer`. mended: one of
+    `gateway.wire.chat.MENDED`. warnings: their codes. decided: whether it calls a tool was decided beforehand. called:
+    the client got a call."""
 
     mended: str = "none"
     healed: Mapping[str, int] = {}
     warnings: list[str] = []
     decided: Decided | None = None
+    called: bool = False
 
 
 def repairs(answer: Answer, outcome: Outcome = OK) -> Repairs | None:
     mended, healed, warnings = answer.mended, answer.report.healed, [warning["code"] for warning in answer.warnings()]
     if outcome == OK and answer.contents.unread:
         warnings.append(UNREAD)
-    found = Repairs(mended, healed, warnings, answer.report.decided)
-    return found if mended != "none" or healed or warnings or answer.report.decided else None
+    called = any(choice.called for choice in answer.contents.choices.values())
+    found = Repairs(mended, healed, warnings, answer.report.decided, called)
+    return found if called or mended != "none" or healed or warnings or answer.report.decided else None
 
 
 class Ended(NamedTuple):
     """A finished answer. Times are `time.monotonic`'s. The hot path builds it as a plain tuple.
 
     began: arrival of the request. first: arrival of the first streamed payload, 0 if there was none. usage: the
-    engine's token counts. chunks: number of streamed payloads. repairs: None if nothing was repaired or unreadable.
+    engine's token counts. chunks: number of streamed payloads. repairs: None if no call was read or unreadable, and
+    nothing was repaired.
     """
 
     model: str
@@ -149,7 +153,7 @@ class Entry(Struct):
     taken; 0 if nobody knows. prefix: where its prompt differs from the previous turn's, so that the engine had to read
     it again. mended: one of `gateway.wire.chat.MENDED`. warnings: codes of `normalizers.Warn`, and `unread_call` if the
     answer looks like a call that nobody read. call_probability, call_threshold: see `gateway.wire.engine.Decided`; None
-    if the model decided by itself. recorded: whether the log holds its bytes.
+    if the model decided by itself. called: the client got a call. recorded: whether the log holds its bytes.
     """
 
     id: int
@@ -174,6 +178,7 @@ class Entry(Struct):
     warnings: list[str]
     call_probability: float | None
     call_threshold: float | None
+    called: bool
     recorded: bool
 
 
@@ -204,7 +209,8 @@ class Stats:
     requests: finished answers by API and outcome. duration: from a request to the end of its answer. first: until the
     first streamed payload. chunks: streamed payloads, about a token each. generated: chunks, and the tokens of whole
     answers. Token counts are the engines'. mended, healed, warnings: repaired answers, repaired past messages and
-    unreadable text, by kind. decided: answers of which it was decided what they are, "calls" or "words".
+    unreadable text, by kind. decided: answers of which it was decided what they are, "calls" or "words". called:
+    answers in which the client got a call.
     """
 
     def __init__(self) -> None:
@@ -222,6 +228,7 @@ class Stats:
         self.healed: Counter[str] = Counter()
         self.warnings: Counter[str] = Counter()
         self.decided: Counter[str] = Counter()
+        self.called = 0
 
     def add(self, rows: Columns) -> Total:
         """rows: all of one API. Returns what they add to the usage."""
@@ -256,6 +263,7 @@ class Stats:
         for repair in filter(None, rows.repairs):
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
+            self.called += repair.called
             if repair.decided is not None:
                 self.decided["calls" if repair.decided.calls else "words"] += 1
             if repair.mended != "none":
@@ -265,6 +273,11 @@ class Stats:
             completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)
         errors = answers - ok - rows.outcomes.count(LEFT)
         return Total(answers, errors, prompt, cached, completion, seconds)
+
+    @property
+    def calls(self) -> dict[str, int]:
+        """Answers with calls that clients got, those of them that were repaired, and those that nobody read."""
+        return {"read": self.called, "repaired": sum(self.mended.values()), "unread": self.warnings[UNREAD]}
 
     @property
     def outcomes(self) -> Counter[Outcome]:
@@ -481,6 +494,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
         warnings=mending.warnings,
         call_probability=mending.decided.probability if mending.decided is not None else None,
         call_threshold=mending.decided.threshold if mending.decided is not None else None,
+        called=mending.called,
         recorded=recorded,
     )
 

@@ -193,7 +193,7 @@ def test_it_says_how_to_get_it(
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert main(["--suite", "bfcl-mini", "--fake", "oracle"]) == 2
-    assert "scripts/model-test fetch bfcl" in capsys.readouterr().err
+    assert "ctxgate model-test fetch bfcl" in capsys.readouterr().err
 
 
 def test_leaks_are_told_though_the_leaderboard_would_pass_them(wheel_cache: Path) -> None:

@@ -19,17 +19,18 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "model-test.md").read_text("utf-8")
 SLASH = (ROOT / ".claude" / "commands" / "model-test.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
+NAME = r"(?:scripts/|ctxgate )model-test"
 COMMANDS = [
     found.replace("$ARGUMENTS", "")
     for text in (PAGE, SLASH, README, cli.EPILOG)
-    for found in re.findall(r"^ *(scripts/model-test [^#`\n]*?)(?: {2,}.*)?$", text, re.MULTILINE)
-    + re.findall(r"`(scripts/model-test [^`]+)`", text)
+    for found in re.findall(rf"^ *{NAME} ([^#`\n]*?)(?: {{2,}}.*)?$", text, re.MULTILINE)
+    + re.findall(rf"`{NAME} ([^`]+)`", text)
 ]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_commands_are_understood(command: str) -> None:
-    with cli.root.make_context("scripts/model-test", cli.with_command(shlex.split(command)[1:])) as context:
+    with cli.root.make_context("ctxgate model-test", cli.with_command(shlex.split(command))) as context:
         name, found, rest = cli.root.resolve_command(context, [*context._protected_args, *context.args])
         assert found is not None
         found.make_context(name, rest, parent=context)

@@ -8,6 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+from msgspec.structs import replace
+
+from gateway.config import Config
+from gateway.features.evaluation import endpoints
+from gateway.features.evaluation.model_test import target
 from tests.cli.commands import environment, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE
@@ -27,10 +32,10 @@ server: {{port: {port}}}
 
 
 def step(command: str, folder: Path, *more: str | Path) -> subprocess.CompletedProcess[str]:
-    """`scripts/model-test ...` without the installation that comes first, its files below `folder`."""
+    """`ctxgate model-test ...`, its files below `folder`."""
     words = shlex.split(command)
-    assert words[0] == "scripts/model-test"
-    moved = [re.sub(r"^(runs|benchmarks/baselines)/", f"{folder}/", word) for word in words[1:]]
+    assert words[:2] == ["ctxgate", "model-test"]
+    moved = [re.sub(r"^(runs|benchmarks/baselines)/", f"{folder}/", word) for word in words[2:]]
     return subprocess.run(
         [sys.executable, "-m", "gateway.cli.model_test", *moved, *map(str, more)],
         cwd=ROOT,
@@ -61,3 +66,23 @@ def test_six_steps(tmp_path: Path, test_model: Path) -> None:
     assert done.returncode == 1, done.stderr
     assert "REGRESSION" in done.stdout
     assert "changed: target.tool_call_format: pythonic → hermes" in done.stdout
+
+
+def test_the_page_lists_what_the_steps_write(tmp_path: Path) -> None:
+    """A checkout's runs, where the configuration is the checkout's."""
+    assert (target.CHECKOUT, target.BASELINES, target.RUNS) == (ROOT, ROOT / "benchmarks/baselines", ROOT / "runs")
+    config = Config(source=ROOT / "_models/config.yaml", active_model="m", models={}, state_dir=tmp_path)
+    own = tmp_path / "evaluations"
+    assert endpoints.folders(config) == [own, ROOT / "runs", ROOT / "runs/model-test", ROOT / "runs/add"]
+    assert endpoints.folders(replace(config, source=tmp_path / "config.yaml")) == [own]
+    for place in (
+        tmp_path / "a" / "after",
+        tmp_path / "b" / "after",
+        tmp_path / "b" / "other",
+        tmp_path / "b" / "empty",
+    ):
+        place.mkdir(parents=True)
+        if place.name != "empty":
+            (place / endpoints.RESULTS).write_text("{}")
+    found = endpoints._runs([tmp_path / "a", tmp_path / "missing", tmp_path / "b"])
+    assert {name: path.parent.name for name, path in found.items()} == {"after": "a", "other": "b"}

@@ -251,7 +251,7 @@ def test_alone_it_shows_no_empty_columns_and_says_how_to_compare_later(tmp_path:
     ask = ["run", "--fake", "oracle", "--suite", "smoke", "--quiet", "--no-png", "--no-html", "--baselines", str(kept)]
     assert main([*ask, "--out", str(tmp_path / "a")]) == 0
     alone = capsys.readouterr().out
-    assert "NO BASELINE\n  nothing saved was asked in the same way; `scripts/model-test baseline save`" in alone
+    assert "NO BASELINE\n  nothing saved was asked in the same way; `ctxgate model-test baseline save`" in alone
     assert "p(worse)" not in alone
     assert main([*ask, "--out", str(tmp_path / "b"), "--save-baseline", "x"]) == 0
     assert "nothing saved" not in capsys.readouterr().out

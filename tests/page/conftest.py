@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from tests.clients.conftest import clients as clients  # a fixture
 from tests.hostile.conftest import scripted as scripted  # a fixture
 from tests.hostile.conftest import upstream as upstream  # a fixture
 from tests.hostile.running import Gateway, Json, Upstream, configuration, started

@@ -313,7 +313,7 @@ def test_it_fits_every_window(width: int, dark: bool, page: Page, gateway: Gatew
             assert page.js(f"{places}.every(place => place.left >= 0 && place.right <= innerWidth)")
 
 
-OTHERS = ("playground", "rooms")
+OTHERS = ("playground", "rooms", "evaluations", "connect")
 
 
 def test_by_keyboard(page: Page, gateway: Gateway, asked: Json) -> None:

@@ -256,6 +256,9 @@ def test_one_chat_is_recorded_though_the_others_are_not(stream: bool, gateway: G
     assert answer.status == 200
     one, other = gateway.ask("GET", "/-/requests?limit=2").json["requests"]
     assert (one["recorded"], other["recorded"]) == (True, False)
+    assert (one["called"], other["called"]) == (True, True)
+    (tiny,) = (model for model in gateway.ask("GET", "/-/status").json["models"] if model["name"] == "tiny")
+    assert tiny["calls"]["read"] >= 2
     found = gateway.ask("GET", f"/-/requests/{one['key']}").json
     recording = found["recording"]
     assert recording["request"]["messages"] == QUESTION["messages"]

@@ -63,6 +63,7 @@ def _model(gateway: Gateway, name: str, route: Route) -> dict[str, Any]:
         "restored_tokens": stats.restored_tokens,
         "seconds_saved": round(stats.seconds_saved, 3),
         "completion_tokens": stats.completion_tokens,
+        "calls": stats.calls,
         # About as many tokens, those of running streams included.
         "generated": stats.generated + sum(run.answer.chunks for run in route.requests.runs),
         "engine": engine,

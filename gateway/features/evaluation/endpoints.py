@@ -1,14 +1,16 @@
-"""`GET /-/evaluations`: results of model tests in the state folder, as `scripts/model-test --out` writes them."""
+"""`GET /-/evaluations`: results of model tests in the state folder, and those that commands wrote where they do by
+themselves."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gateway.core import Gateway
+from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
@@ -24,39 +26,51 @@ FAILED = 200
 Json = dict[str, Any]
 
 
-def folder(gateway: Gateway) -> Path:
-    return gateway.config.state_dir / "evaluations"
+def folders(config: Config) -> list[Path]:
+    """Where results are: first those of this gateway's own measurements, then those of commands.
+
+    The runs of a checkout belong to a configuration in it.
+    """
+    from gateway.features.evaluation.model_test.target import CHECKOUT, RUNS
+
+    own = config.state_dir / "evaluations"
+    if CHECKOUT is not None and not config.source.is_relative_to(CHECKOUT):
+        return [own]
+    return [own, RUNS, RUNS / "model-test", RUNS / "add"]
 
 
 async def evaluations(request: Request) -> ASGIApp:
-    """The newest results, without their cases, and the folder where the gateway looks for them."""
-    where = folder(request.gateway)
-    return JSON({"folder": str(where), "evaluations": await asyncio.to_thread(lambda: [*_listed(where)])})
+    """The newest results, without their cases, and the folder for further ones."""
+    places = folders(request.gateway.config)
+    return JSON({"folder": str(places[0]), "evaluations": await asyncio.to_thread(lambda: [*_listed(places)])})
 
 
 async def evaluation(request: Request) -> ASGIApp:
     """One result, with the questions and answers of its failed cases."""
-    where, id = folder(request.gateway), request.path_params["id"]
-    if id not in await asyncio.to_thread(_names, where):
-        raise ProviderInvalidRequest(f"there are no results {id} in {where}", code="not_found", status=404)
-    result, failed = await asyncio.to_thread(lambda: (_read(where / id / RESULTS), [*_failed(where / id / SAMPLES)]))
+    places, id = folders(request.gateway.config), request.path_params["id"]
+    where = (await asyncio.to_thread(_runs, places)).get(id)
+    if where is None:
+        raise ProviderInvalidRequest(f"there are no results {id} in {places[0]}", code="not_found", status=404)
+    result, failed = await asyncio.to_thread(lambda: (_read(where / RESULTS), [*_failed(where / SAMPLES)]))
     if result is None:
-        raise ProviderInvalidRequest(f"{where / id / RESULTS} can't be read", code="not_found", status=404)
+        raise ProviderInvalidRequest(f"{where / RESULTS} can't be read", code="not_found", status=404)
     return JSON({**result, "id": id, "failed": failed})
 
 
-def _names(where: Path) -> list[str]:
-    """Folders with results, the newest first."""
-    try:
-        found = [path for path in where.iterdir() if (path / RESULTS).is_file()]
-        return [path.name for path in sorted(found, key=lambda path: (path / RESULTS).stat().st_mtime, reverse=True)]
-    except OSError:
-        return []
+def _runs(places: Sequence[Path]) -> dict[str, Path]:
+    """Name → folder of each run with results, the newest first. Of two with one name, the one in the earlier place."""
+    found: dict[str, tuple[float, Path]] = {}
+    for place in places:
+        with suppress(OSError):
+            for path in place.iterdir():
+                with suppress(OSError):
+                    found.setdefault(path.name, ((path / RESULTS).stat().st_mtime, path))
+    return {name: path for name, (_, path) in sorted(found.items(), key=lambda each: -each[1][0])}
 
 
-def _listed(where: Path) -> Iterator[Json]:
-    for name in _names(where)[:MOST]:
-        if (result := _read(where / name / RESULTS)) is not None:
+def _listed(places: Sequence[Path]) -> Iterator[Json]:
+    for name, path in [*_runs(places).items()][:MOST]:
+        if (result := _read(path / RESULTS)) is not None:
             kept = ("created", "target", "suite", "summary", "complete", "gate")
             yield {"id": name, **{key: result[key] for key in kept if key in result}}
 

@@ -153,6 +153,8 @@ class Work:
         self.name = name
         self.ended = threading.Event()
         """No thread of it runs."""
+        self.model = ""
+        """The name in config.yaml of what was fetched, once it is."""
         self._config = config
         self._news: dict[str, dict[str, Any]] = {}
         self._stopped = False
@@ -210,6 +212,7 @@ class Work:
         if known is not None:
             if known.pull is not None or known.path is None or not known.path.exists():
                 fetch(known, self._told)
+            self.model = known.name
             return
         host, slash, path = self.name.partition("/")
         if f"{host}/" in HUB:
@@ -220,6 +223,7 @@ class Work:
             written = f"ollama:{self.name}"
         found = add.fetch(config, add.look(config, written), self._told)
         add.add(config, found)
+        self.model = found.name
 
     def _told(self, label: str, done: int, total: int | None) -> None:
         if self._stopped:

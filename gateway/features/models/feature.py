@@ -1,4 +1,5 @@
-"""Models on this machine: the commands that add, fetch and remove them, and Ollama's API for the same."""
+"""Models on this machine: the commands that add, fetch and remove them, and the APIs of Ollama and of the page for the
+same."""
 
 from __future__ import annotations
 
@@ -11,6 +12,17 @@ FEATURE = Feature(
             {
                 "/api/pull": {"POST": "gateway.features.models.endpoints:pull"},
                 "/api/delete": {"DELETE": "gateway.features.models.endpoints:delete"},
+                "/-/jobs": {
+                    "GET": "gateway.features.models.manage:jobs",
+                    "POST": "gateway.features.models.manage:begin",
+                },
+                "/-/jobs/{id}": {"DELETE": "gateway.features.models.manage:stop"},
+                "/-/hub": {"GET": "gateway.features.models.manage:search"},
+                "/-/hub/{repo:path}": {"GET": "gateway.features.models.manage:offer"},
+                "/-/default": {"POST": "gateway.features.models.manage:make_default"},
+                "/-/readings": {"GET": "gateway.features.models.manage:readings"},
+                "/-/models/{name:path}/format": {"POST": "gateway.features.models.manage:set_format"},
+                "/-/models/{name:path}": {"GET": "gateway.features.models.manage:model"},
             }
         ),
     ),

@@ -6,7 +6,14 @@ from gateway.feature import Feature, Routes
 
 FEATURE = Feature(
     name="page",
-    routes=(Routes({"/ui/{file:path}": {"GET": "gateway.features.page.endpoints:file"}}),),
+    routes=(
+        Routes(
+            {
+                "/ui/{file:path}": {"GET": "gateway.features.page.endpoints:file"},
+                "/-/clients": {"GET": "gateway.features.page.clients:clients"},
+            }
+        ),
+    ),
     openapi="gateway.features.page.openapi",
     offers={"page": "gateway.features.page.endpoints:index"},
 )

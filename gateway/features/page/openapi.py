@@ -8,4 +8,11 @@ PATHS: dict[str, Json] = {
     "/ui/{file}": {
         "get": operations("page", "A file of the page", stream="text/html", parameters=(parameter("file"),))
     },
+    "/-/clients": {
+        "get": operations(
+            "clients",
+            "How clients are configured",
+            parameters=(parameter("model", "query"), parameter("address", "query")),
+        )
+    },
 }

@@ -30,7 +30,7 @@ examples:
   ctxgate swap qwen3-4b --baseline benchmarks/baselines/lfm25-1.2b.json
   ctxgate swap qwen3-4b --options="--stream both --targets localcowork"
 
-exit codes are those of scripts/model-test: 0 promoted, 1 a regression or a missed target, 2 wrong command line,
+exit codes are those of `ctxgate model-test`: 0 promoted, 1 a regression or a missed target, 2 wrong command line,
 3 a model that doesn't answer, 4 too many questions without an answer or too few recorded, 5 nothing comparable
 """
 
@@ -96,7 +96,7 @@ class Test:
 @click.option("--send-conversations", is_flag=True, help="traffic: recorded requests may leave this machine.")
 @click.option("--baseline", metavar="PATH", help="Results of the active model (default: test it now).")
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the results (default: below runs/swap).")
-@click.option("--options", default="", metavar="TEXT", help="Options of scripts/model-test for both runs.")
+@click.option("--options", default="", metavar="TEXT", help="Options of `ctxgate model-test` for both runs.")
 @click.argument("model", metavar="MODEL", help="The candidate, a model of config.yaml.")
 def swap(
     config: Path | None,

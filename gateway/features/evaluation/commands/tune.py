@@ -223,26 +223,33 @@ async def _within(trials: Trials, minutes: float, told: Told, *, exhaustive: boo
 
 @contextmanager
 def _progress() -> Iterator[Told]:
-    """A bar on stderr with the best setting so far."""
+    """On stderr: a bar with the best setting so far; where that is no terminal, a line for each answer."""
+    if not sys.stderr.isatty():
+        yield lambda results, done, total: say(f"{done}/{total} · {_best(results)}", file=sys.stderr, flush=True)
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from gateway.features.evaluation.tune.scores import ratio
-    from gateway.features.evaluation.tune.settings import changed, described
 
     columns = (BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}", markup=False), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True)) as bars:
         task = bars.add_task("as configured", total=None)
 
         def told(results: list[Result], done: int, total: int) -> None:
-            found = [(each.mean, result) for result in results[1:] if (each := ratio(result, results[0]))]
-            best = max(found, key=lambda pair: pair[0], default=None)
-            name = "as configured"
-            if best is not None and best[0] > 1:
-                name = f"{best[0]:.2f} times: {described(changed(best[1].keys, results[0].keys))}"
-            bars.update(task, completed=done, total=total, description=name)
+            bars.update(task, completed=done, total=total, description=_best(results))
 
         yield told
+
+
+def _best(results: list[Result]) -> str:
+    """The fastest setting so far."""
+    from gateway.features.evaluation.tune.scores import ratio
+    from gateway.features.evaluation.tune.settings import changed, described
+
+    found = [(each.mean, result) for result in results[1:] if (each := ratio(result, results[0]))]
+    best = max(found, key=lambda pair: pair[0], default=None)
+    if best is None or best[0] <= 1:
+        return "as configured"
+    return f"{best[0]:.2f} times: {described(changed(best[1].keys, results[0].keys))}"
 
 
 def _has_steps(model: Model) -> bool:

@@ -108,7 +108,7 @@ def _check(file: Path) -> None:
 def suite(name: str, cache: Path, *, compat: bool = False, quarantined: bool = False) -> Suite:
     """`bfcl` or `bfcl-mini`, without the cases that have no right answer. Raises BadSuite."""
     if not fetched(cache):
-        raise BadSuite(f"{name} isn't here yet: scripts/model-test fetch bfcl")
+        raise BadSuite(f"{name} isn't here yet: ctxgate model-test fetch bfcl")
     file = cache / WHEEL
     _check(file)
     out = set() if quarantined else quarantine()

@@ -71,7 +71,7 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
     else:
         say(table.table(result, gate, baseline))
         if baseline is None and args.baseline == "auto" and args.save_baseline is None:
-            say("  nothing saved was asked in the same way; `scripts/model-test baseline save` keeps this run")
+            say("  nothing saved was asked in the same way; `ctxgate model-test baseline save` keeps this run")
         say(f"\n{folder}")
     if lines := advice.advice(result, [*samples.values()], {case.id: case for case in cases}):
         say("\n" + "\n".join(lines), file=sys.stderr if args.json else sys.stdout)
@@ -150,7 +150,7 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
             yield Endpoint(url, model, os.environ.get("CTXGATE_KEY") or key, headers), report
         return
     if not report["gateway"]["running"]:
-        raise run.Unreachable(f"no gateway runs at {report['gateway']['url']}: start scripts/serve, or take --serve")
+        raise run.Unreachable(f"no gateway runs at {report['gateway']['url']}: start one, or take --serve")
     yield Endpoint(f"{report['gateway']['url']}/v1", model, os.environ.get("CTXGATE_KEY") or key, headers), report
 
 
@@ -364,7 +364,7 @@ def list_suites(args: Options) -> int:
         if args.cases:
             _print_cases(cases)
     if not args.suite and "bfcl" not in names:
-        say("bfcl-mini, bfcl: not fetched yet: scripts/model-test fetch bfcl")
+        say("bfcl-mini, bfcl: not fetched yet: ctxgate model-test fetch bfcl")
     return OK
 
 

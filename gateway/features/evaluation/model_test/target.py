@@ -21,10 +21,11 @@ from gateway.errors import ProviderUnavailable
 from gateway.features.evaluation.model_test.cases import HERE, Json
 from gateway.features.evaluation.model_test.run import Unreachable
 
-_CHECKOUT = HERE.parents[1]
-_IN_CHECKOUT = (_CHECKOUT / "benchmarks" / "baselines").is_dir()
-BASELINES = _CHECKOUT / "benchmarks" / "baselines" if _IN_CHECKOUT else USER.user_data_path / "model-test"
-RUNS = _CHECKOUT / "runs" if _IN_CHECKOUT else USER.user_state_path / "runs"
+_ROOT = HERE.parents[3]
+CHECKOUT = _ROOT if (_ROOT / "benchmarks" / "baselines").is_dir() else None
+"""The source checkout that this code runs from; None: it is installed."""
+BASELINES = CHECKOUT / "benchmarks" / "baselines" if CHECKOUT is not None else USER.user_data_path / "model-test"
+RUNS = CHECKOUT / "runs" if CHECKOUT is not None else USER.user_state_path / "runs"
 """The folder of results: beside the code in a source checkout, else in the user's folders."""
 
 

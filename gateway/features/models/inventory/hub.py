@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.backends.about import About, about
 from gateway.errors import ProviderInvalidModel
@@ -45,6 +46,24 @@ class Listed(Struct, frozen=True):
     updated: str
 
 
+class Variant(Struct, frozen=True):
+    """One choice in a repository. source: as `add` takes it. size: bytes of its weights. preferred: what `add` takes if
+    nobody chooses."""
+
+    source: str
+    name: str
+    size: int
+    preferred: bool
+
+
+class Offer(Struct, frozen=True):
+    """What a repository has. facts: of the preferred one; its size is that one's."""
+
+    repo: str
+    facts: Facts
+    variants: tuple[Variant, ...]
+
+
 def look(source: Hub) -> Found:
     """Fetches only lists and small files. Raises ProviderInvalidModel for a repository without such a model, and what
     `gateway.features.models.pull.hub.translated` raises."""
@@ -60,14 +79,35 @@ def look(source: Hub) -> Found:
         return Found(source.repo, commit, None, None, _of_folder(source.repo, commit, files))
 
 
+def offer(source: Hub) -> Offer:
+    """All choices of a repository, the smallest first. Raises what `look` raises."""
+    with translated(source.repo, source.revision):
+        commit, files = listed(source.repo, source.revision, None)
+        weights = [file for file in files if file.path.endswith(".gguf") and not _other(file.path)]
+        if not weights:
+            found = look(source)
+            only = Variant(f"hf:{source.repo}", "MLX", found.facts.size or 0, preferred=True)
+            return Offer(source.repo, found.facts, (only,))
+        first = _first(weights)
+        found = _gguf(replace(source, revision=commit, quant=_quant(first)), commit, weights)
+    sizes = {file.path: file.size for file in files}
+    variants = [
+        Variant(
+            f"hf:{source.repo}:{name}", name, sum(sizes.get(part, 0) for part in parts(file.path) or ()), file is first
+        )
+        for name, file in _by_quant(weights).items()
+    ]
+    return Offer(source.repo, found.facts, tuple(sorted(variants, key=lambda each: each.size)))
+
+
 def search(words: str) -> list[Listed]:
     """The repositories that match, the most downloaded first: GGUF files, and MLX folders where MLX is installed."""
     from huggingface_hub import HfApi
 
     kinds = ["gguf", *(["mlx"] if find_spec("mlx_lm") is not None else [])]
     with translated(f"the search for {words!r}"):
-        found = [
-            Listed(
+        found = {
+            one.id: Listed(
                 f"hf:{one.id}", int(one.downloads or 0), int(one.likes or 0),
                 one.last_modified.date().isoformat() if one.last_modified is not None else "",
             )
@@ -76,8 +116,8 @@ def search(words: str) -> list[Listed]:
                 search=words, filter=kind, sort="downloads", limit=MOST_FOUND,
                 expand=["downloads", "likes", "lastModified"],
             )
-        ]  # fmt: skip
-    return sorted(found, key=lambda one: -one.downloads)[:MOST_FOUND]
+        }  # fmt: skip
+    return sorted(found.values(), key=lambda one: -one.downloads)[:MOST_FOUND]
 
 
 def _other(path: str) -> bool:
@@ -110,9 +150,7 @@ def _gguf(source: Hub, commit: str, weights: Sequence[Remote]) -> Found:
 
 def chosen(source: Hub, weights: Sequence[Remote]) -> Remote:
     """The file that the source names, else the most preferred. Raises ProviderInvalidModel, listing the choices."""
-    by_quant: dict[str, Remote] = {}
-    for file in weights:
-        by_quant.setdefault(facts.quantization(file.path) or file.path, file)
+    by_quant = _by_quant(weights)
     choices = ", ".join(by_quant)
     if source.quant is not None:
         wanted = source.quant.lower()
@@ -127,6 +165,23 @@ def chosen(source: Hub, weights: Sequence[Remote]) -> Remote:
     if len(weights) > 1 and len(by_quant) > 1:
         raise ProviderInvalidModel(f"{source.repo} has several files: write hf:{source.repo}:NAME, one of: {choices}")
     return weights[0]
+
+
+def _by_quant(weights: Sequence[Remote]) -> dict[str, Remote]:
+    by_quant: dict[str, Remote] = {}
+    for file in weights:
+        by_quant.setdefault(_quant(file), file)
+    return by_quant
+
+
+def _quant(file: Remote) -> str:
+    return facts.quantization(file.path) or file.path
+
+
+def _first(weights: Sequence[Remote]) -> Remote:
+    """The most preferred one; without any, the smallest."""
+    by_quant = _by_quant(weights)
+    return next((by_quant[name] for name in PREFERRED if name in by_quant), min(weights, key=lambda file: file.size))
 
 
 def _of_folder(repo: str, commit: str, files: Sequence[Remote]) -> Facts:

@@ -215,6 +215,6 @@ def _translated(error: Exception, name: str, revision: str | None, file: str | N
 def _offline(error: Exception) -> ProviderUnavailable:
     first = (str(error) or type(error).__name__).splitlines()[0]
     return ProviderUnavailable(
-        f"the hub can't be reached ({first}); check the network, then pull again: it continues where this one stopped",
+        f"the hub can't be reached ({first}); check the network and try again: a download continues where it stopped",
         code="offline",
     )

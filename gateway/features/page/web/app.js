@@ -1,29 +1,20 @@
 // The frame: views, the state of the connection, keys of the keyboard, dialogs.
 import {html, render, useEffect, useErrorBoundary, useRef, useState} from "./preact.js";
-import {follow, go, href, seconds, setKey, useGateway, useKeyboard, usePlace} from "./base.js";
+import {Lazy, follow, go, href, seconds, setKey, useGateway, useKeyboard, usePlace} from "./base.js";
 import {Live} from "./live.js";
 
 const VIEWS = [["live", "Live"], ["models", "Models"], ["playground", "Playground"], ["rooms", "Rooms"],
-  ["evaluations", "Evaluations"]];
+  ["evaluations", "Evaluations"], ["connect", "Connect"]];
 const THEMES = ["auto", "light", "dark"];
-const KEYS = [["1 – 5", "change the view"], ["j, k", "next, previous request"], ["Enter", "open it"],
+const KEYS = [["1 – 6", "change the view"], ["j, k", "next, previous request"], ["Enter", "open it"],
   ["Esc", "back to the list"], ["/", "filter"], ["p", "pause the list"], ["?", "this help"]];
 
-// Views but the first are loaded when they are opened.
-const loaded = {live: Live};
+// An error in one view leaves the others alone. All but the first are loaded when they are opened.
 function View({view, query}) {
-  const [, tick] = useState(0);
-  const [error, fail] = useState(null);
   const [broken, again] = useErrorBoundary();
-  useEffect(() => {
-    if (loaded[view]) return;
-    import(`./${view}.js`).then((module) => { loaded[view] = module.default; tick((n) => n + 1); }, fail);
-  }, [view]);
-  const Found = loaded[view];
-  if (error) return html`<p class="problem">This view can't be loaded: ${error.message}</p>`;
   if (broken) return html`<p class="problem" role="alert">This view is broken: ${String(broken.message || broken)}
     ${" "}<button class="small" onClick=${again}>Show it again</button></p>`;
-  return Found ? html`<${Found} query=${query} />` : html`<p class="soft">Loading …</p>`;
+  return view === "live" ? html`<${Live} query=${query} />` : html`<${Lazy} from=${`./${view}.js`} query=${query} />`;
 }
 
 function Connection({gateway}) {

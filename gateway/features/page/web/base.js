@@ -13,6 +13,7 @@ export const state = {
   bodies: false, // whether config.yaml has every request recorded
   requests: [], // finished ones, newest first
   running: [],
+  samples: new Map(), // of answers that were written while the page looked: key → [seconds, tokens] of each look
 };
 
 const watchers = new Set();
@@ -92,6 +93,9 @@ export function setKey(key) {
   wakeKey();
 }
 
+// Whether the page has been given a key.
+export const hasKey = () => Boolean(sessionStorage.getItem(KEY));
+
 // The stream of events
 
 function become(connection, reason = "") {
@@ -110,7 +114,10 @@ const takes = {
     state.skew = at - Date.now() / 1000;
   },
   status(data) { state.status = data; },
-  running(data) { state.running = data; },
+  running(data) {
+    state.running = data;
+    for (const {key, seconds: at, chunks} of data) if (chunks) sample(key, at, chunks);
+  },
   ended(entry) {
     if (!state.requests.length || state.requests[0].id < entry.id) {
       state.requests = [entry, ...state.requests].slice(0, KEPT);
@@ -118,6 +125,19 @@ const takes = {
     state.running = state.running.filter((one) => one.key !== entry.key);
   },
 };
+
+const SAMPLES = 48; // of an answer
+const SAMPLED = 300; // answers
+
+function sample(key, at, chunks) {
+  const known = state.samples.get(key) || [];
+  state.samples.set(key, known);
+  // Of a long answer, looks as far apart as those that were kept.
+  if (known.length > 2 && at - known[known.length - 1][0] < 0.9 * (known[2][0] - known[1][0])) return;
+  known.push([at, chunks]);
+  if (known.length > SAMPLES) state.samples.set(key, known.filter((_, place) => place % 2 === 0));
+  if (state.samples.size > SAMPLED) state.samples.delete(state.samples.keys().next().value);
+}
 
 const sleep = (milliseconds) => new Promise((done) => setTimeout(done, milliseconds));
 const shown = () => new Promise((done) => {
@@ -223,6 +243,19 @@ export function useKeyboard(handle) {
   }, []);
 }
 
+// A module's default component; the module is loaded when it is first shown.
+const modules = {};
+export function Lazy({from, ...props}) {
+  const [, tick] = useReducer((count) => count + 1, 0);
+  const [error, fail] = useState(null);
+  useEffect(() => {
+    if (!modules[from]) import(from).then((module) => { modules[from] = module.default; tick(); }, fail);
+  }, [from]);
+  const Found = modules[from];
+  if (error) return html`<p class="problem">This view can't be loaded: ${error.message}</p>`;
+  return Found ? html`<${Found} ...${props} />` : html`<p class="soft late">Loading …</p>`;
+}
+
 // Figures
 
 export const seconds = (value) =>
@@ -232,6 +265,12 @@ export const seconds = (value) =>
   value < 10 ? `${value.toFixed(1)} s` :
   value < 120 ? `${Math.round(value)} s` :
   value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+
+// value in seconds, until now
+export const ago = (at) => {
+  const passed = Math.max(0, Date.now() / 1000 - at);
+  return passed < 60 ? "just now" : passed < 86400 ? `${seconds(passed)} ago` : `on ${new Date(at * 1000).toLocaleDateString("en-GB")}`;
+};
 
 export const bytes = (value) =>
   !value ? "–" : value < 1e6 ? `${Math.max(1, Math.round(value / 1e3))} kB` :
@@ -269,6 +308,9 @@ export const Table = ({label, heads = [], children}) => html`
     ${heads.length > 0 && html`<thead><tr>${heads.map(([text, kind, title]) => html`
       <th scope="col" class=${kind} title=${title}>${text}</th>`)}</tr></thead>`}
     <tbody>${children}</tbody></table></div>`;
+
+export const Facts = ({rows}) => html`<dl class="facts">${rows.filter(([, value]) => value || value === 0)
+  .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
 
 export const Code = ({text}) => html`<div class="code"><code>${text}</code><${Copy} text=${text} /></div>`;
 

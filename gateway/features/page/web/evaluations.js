@@ -52,8 +52,8 @@ export default function Evaluations({query}) {
         <td>${one.suite && one.suite.id}</td><td class="stays"><${Share} share=${one.summary && one.summary.overall} /></td>
         <td>${one.complete ? (one.gate ? one.gate.verdict : "no baseline") : "incomplete"}</td></tr>`)}</${Table}>`}
     ${value && !list.length && html`<section class="empty"><h2>No evaluation yet</h2>
-      <p>A model test asks a model to call tools, some hundred times, and says how often it does so rightly. Run one, and
-        its results appear here:</p>
+      <p>A model test asks a model to call tools, some hundred times, and says how often it does so rightly. Press
+        Evaluate on the page of one of the <a href="#/models">models</a>, or run one in a terminal:</p>
       <${Code} text=${`ctxgate model-test --suite smoke --base-url ${location.origin}/v1 --baseline none --out ${value.folder}/first`} />
     </section>`}
     ${query.id && html`<${One} id=${query.id} key=${query.id} />`}`;

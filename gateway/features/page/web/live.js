@@ -1,6 +1,6 @@
 // Live: the requests in flight and the last ones that ended, newest first; one of them is opened by `detail.js`.
-import {html, useEffect, useMemo, useRef, useState} from "./preact.js";
-import {Code, Table, clock, count, failed, go, href, many, rate, seconds, speed, useGateway, useKeyboard} from "./base.js";
+import {html, useMemo, useRef, useState} from "./preact.js";
+import {Code, Lazy, Table, clock, count, failed, go, href, many, rate, seconds, speed, useGateway, useKeyboard} from "./base.js";
 
 const MINUTES = 10, BIN = 5, BINS = (MINUTES * 60) / BIN; // of the chart; BIN in seconds
 const APIS = {chat: "OpenAI chat", responses: "OpenAI responses", messages: "Anthropic messages", ollama: "Ollama",
@@ -114,27 +114,73 @@ export const Outcome = ({entry}) =>
   : entry.outcome === "client_left" ? html`<span class="badge">client left</span>`
   : html`<span class="badge bad">failed${entry.error ? ` ${entry.error.status}` : ""}</span>`;
 
-function Running({one, query}) {
+const SPARK = [72, 18]; // pixels
+const at = (value) => Math.round(value * 10) / 10;
+
+// The answer's course: a line while the model reads, then how fast it writes, against its model's fastest.
+function Spark({one, samples, fastest}) {
+  const [width, height] = SPARK, total = one.seconds || 0, first = one.first_seconds || 0;
+  const tokens = one.completion_tokens || one.chunks || 0;
+  const unknown = !tokens && one.first_seconds; // its engine counts none
+  if (!total) return html`<svg class="spark" aria-hidden="true" viewBox="0 0 ${width} ${height}" />`;
+  const x = (seconds) => at(Math.min(1, seconds / total) * width);
+  const y = (speed) => at(height - 1 - Math.min(1, speed / (fastest || speed)) * (height - 3));
+  // Looks come four times a second: a short answer has too few to say more than its mean.
+  const seen = (samples || []).filter(([seconds]) => seconds >= first);
+  const steps = seen.slice(1).map(([seconds, chunks], place) => {
+    const [before, had] = seen[place];
+    return [before, seconds, rate(chunks - had, seconds - before)];
+  });
+  const parts = steps.length > 2 ? [[first, steps[0][0], steps[0][2]], ...steps, [steps[steps.length - 1][1], total, steps[steps.length - 1][2]]]
+    : tokens ? [[first, total, rate(tokens, total - first)]] : unknown ? [[first, total, (fastest || 3) / 3]] : [];
+  const path = parts.map(([from, to, speed]) => `L${x(from)} ${y(speed)}L${x(to)} ${y(speed)}`).join("");
+  return html`<svg class="spark" aria-hidden="true" viewBox="0 0 ${width} ${height}">
+    <line x1="0" x2=${path ? x(first) : width} y1=${height - 1} y2=${height - 1} />
+    ${path && html`<path d=${`M${x(first)} ${height - 1}${path}L${width} ${height - 1}Z`} />`}</svg>`;
+}
+
+// The fastest answer of each model; a few tokens at once would say nothing of the others.
+function peaks(requests) {
+  const found = {};
+  for (const {model, completion_tokens: tokens, seconds, first_seconds: first} of requests) {
+    if (tokens >= 8 && first) found[model] = Math.max(found[model] || 0, rate(tokens, seconds - first));
+  }
+  return found;
+}
+
+const SIGNS = {text: "¶", call: "ƒ", unread: "?", left: "←", failed: "!"};
+const kindOf = (entry) => failed(entry) ? "failed" : unread(entry) ? "unread" : entry.outcome !== "ok" ? "left" : entry.called ? "call" : "text";
+
+// What the answer is: words, a call, an error.
+function Sign({entry}) {
+  const kind = kindOf(entry);
+  return html`<span class="sign" data-kind=${kind} aria-hidden="true">${SIGNS[kind]}</span>
+    ${kind === "text" || kind === "call" ? html`<span class="soft">${kind}</span>` : html`<${Outcome} entry=${entry} />`}`;
+}
+
+function Running({one, query, samples, fastest}) {
   return html`<tr class="running">
     <td>${one.key.includes(" ") ? "" : html`<a href=${href("live", {...query, id: one.key})}>now</a>`}</td>
     <td class="wide"></td><td>${one.model}</td><td class="wide">${one.api ? apiName(one.api) : ""}</td>
     <td class="wide client">${one.client}</td>
-    <td class="state"><span class="badge busy">${one.state}</span>${" "}${doing(one)}</td>
+    <td class="state"><div class="course"><${Spark} one=${one} samples=${samples} fastest=${fastest} />
+      <span class="badge busy">${one.state}</span><span class="words">${doing(one)}</span></div></td>
     <td class="number">${seconds(one.first_seconds)}</td><td class="number">${seconds(one.seconds)}</td>
     <td class="number">${one.chunks ? count(one.chunks) : ""}</td>
   </tr>`;
 }
 
-function Row({entry, query, chosen}) {
+function Row({entry, query, chosen, samples, fastest}) {
   const link = href("live", {...query, id: entry.id}), mended = repairs(entry);
   const open = (event) => { if (!event.target.closest("a")) location.hash = link.slice(1); };
   return html`<tr onClick=${open} class="request ${chosen ? "chosen" : ""}">
     <td><a href=${link} aria-label=${`Request ${entry.id}`}>${entry.id}</a></td><td class="wide">${clock(entry.at)}</td>
     <td>${entry.model || html`<span class="soft">none</span>`}</td><td class="wide">${apiName(entry.api)}</td>
     <td class="wide client" title=${entry.client}>${entry.client}</td>
-    <td class="state"><${Outcome} entry=${entry} />${entry.error &&
-      html`${" "}<span class="bad" title=${entry.error.message}>${entry.error.message}</span>`}
-      ${mended.length > 0 && html`${" "}<span class="mended">repaired: ${mended.join(", ")}</span>`}</td>
+    <td class="state"><div class="course"><${Spark} one=${entry} samples=${samples} fastest=${fastest} />
+      <${Sign} entry=${entry} />${entry.error &&
+      html`<span class="words bad" title=${entry.error.message}>${entry.error.message}</span>`}
+      ${mended.length > 0 && html`<span class="words mended">repaired: ${mended.join(", ")}</span>`}</div></td>
     <td class="number">${seconds(entry.first_seconds)}</td><td class="number">${seconds(entry.seconds || null)}</td>
     <td class="number">${entry.prompt_tokens || entry.completion_tokens
       ? `${count(entry.prompt_tokens)} + ${count(entry.completion_tokens)}` : ""}</td>
@@ -151,7 +197,8 @@ function Empty() {
     <${Code} text=${base} />
     <p>Or try it in a terminal:</p>
     <${Code} text=${line} />
-    <p>Or here, in the <a href="#/playground">Playground</a>.</p>
+    <p>Or here, in the <a href="#/playground">Playground</a>. <a href="#/connect">Connect</a> has the lines for each known
+      program.</p>
   </section>`;
 }
 
@@ -168,7 +215,8 @@ function matches(entry, {q, outcome, model}) {
   return !q || text.includes(q.toLowerCase());
 }
 
-const HEADS = [["ID"], ["Time", "wide"], ["Model"], ["API", "wide"], ["Program", "wide"], ["State"],
+const HEADS = [["ID"], ["Time", "wide"], ["Model"], ["API", "wide"], ["Program", "wide"],
+  ["Answer", "", "Its course, against its model's fastest, and what it is"],
   ["First", "number", "Time to the first token"], ["Total", "number"],
   ["Tokens", "number", "Tokens of the prompt + of the answer"]];
 
@@ -195,6 +243,8 @@ function List({gateway, query}) {
     return true;
   });
   const models = [...new Set(requests.map((entry) => entry.model))].filter(Boolean).sort();
+  const fastest = useMemo(() => peaks(rows), [rows]);
+  const {samples} = gateway;
   const running = paused ? [] : gateway.running.filter((one) => !model || one.model === model);
   return html`
     <div class="bar filters">
@@ -211,28 +261,18 @@ function List({gateway, query}) {
       <span role="status">${fresh > 0 ? `${fresh} new` : ""}</span>
     </div>
     <${Table} label="Requests" heads=${HEADS}>
-      ${running.map((one) => html`<${Running} one=${one} query=${query} key=${one.key} />`)}
-      ${rows.map((entry) => html`<${Row} entry=${entry} query=${query} key=${entry.id} chosen=${entry.id === chosen} />`)}
+      ${running.map((one) => html`<${Running} one=${one} query=${query} samples=${samples.get(one.key)} fastest=${fastest[one.model]} key=${one.key} />`)}
+      ${rows.map((entry) => html`<${Row} entry=${entry} query=${query} samples=${samples.get(entry.key)} fastest=${fastest[entry.model]} key=${entry.id} chosen=${entry.id === chosen} />`)}
       ${!running.length && !rows.length && html`<tr><td colspan="9" class="soft">No request fits the filter.</td></tr>`}
     </${Table}>
-    <p class="soft small">The last requests, in memory alone. First: seconds to the first token. Tokens: prompt + answer.
+    <p class="soft small">The last requests, in memory alone. ¶ words, ƒ a call, ! an error. First: seconds to the first token. Tokens: prompt + answer.
       ${" "}${gateway.bodies ? "config.yaml has every request recorded."
         : html`Their texts aren't recorded: <a href="#/live?id=words">how to see them</a>.`}</p>`;
 }
 
-// The module of the detail is loaded with the first one that is opened.
-let Detail = null;
-function Opened({query, gateway}) {
-  const [, tick] = useState(0);
-  useEffect(() => {
-    if (!Detail) import("./detail.js").then((module) => { Detail = module.default; tick(1); });
-  }, []);
-  return Detail ? html`<${Detail} query=${query} gateway=${gateway} />` : html`<p class="soft">Loading …</p>`;
-}
-
 export function Live({query}) {
   const gateway = useGateway();
-  if (query.id) return html`<${Opened} query=${query} gateway=${gateway} />`;
+  if (query.id) return html`<${Lazy} from="./detail.js" query=${query} gateway=${gateway} />`;
   if (!gateway.status) return html`<h1>Live</h1><p class="soft late">Connecting …</p>`;
   return html`<h1>Live</h1><${Figures} gateway=${gateway} />
     ${gateway.requests.length || gateway.running.length

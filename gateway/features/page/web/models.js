@@ -1,19 +1,19 @@
-// Models: which there are, what their engines do, how they fared.
+// Models: which there are and how they fare, the hub, and downloads; one of them is opened by `model.js`.
 import {html, useState} from "./preact.js";
-import {Problem, Table, ask, bytes, count, href, seconds, useAnswer, useGateway} from "./base.js";
-import {waitsFor} from "./live.js";
+import {Lazy, Problem, Table, ask, bytes, count, href, useAnswer, useGateway} from "./base.js";
+import {Board} from "./jobs.js";
+import {Search} from "./hub.js";
 
 const STATES = {ready: "good", failed: "bad", starting: "busy", draining: "busy", stopping: "busy"};
 const TOLD = {external: "external server", "built in": "built in", stopped: "not loaded", starting: "loading",
   draining: "finishing its answers", stopping: "stopping"};
 
-function state(model, listed) {
+export function State({model, listed}) {
   if (listed && !listed.available) return html`<span class="badge">not here</span>`;
-  const name = model.state;
-  return html`<span class="badge ${STATES[name] || ""}">${TOLD[name] || name}</span>`;
+  return html`<span class="badge ${STATES[model.state] || ""}">${TOLD[model.state] || model.state}</span>`;
 }
 
-function speeds(requests, name) {
+export function speedOf(requests, name) {
   let tokens = 0, time = 0;
   for (const entry of requests) {
     if (entry.model !== name || !entry.first_seconds || entry.completion_tokens < 2) continue;
@@ -23,10 +23,9 @@ function speeds(requests, name) {
   return time > 0 ? (tokens / time).toFixed(tokens / time < 10 ? 1 : 0) : "–";
 }
 
-function Button({model, listed, done}) {
+export function LoadButton({model, listed, done}) {
   const [busy, work] = useState(false);
-  const {engine} = model;
-  if (!engine || (listed && !listed.available)) return null;
+  if (!model.engine || (listed && !listed.available)) return null;
   const stop = ["ready", "starting", "draining"].includes(model.state);
   const press = async () => {
     work(true);
@@ -42,83 +41,29 @@ function Button({model, listed, done}) {
     ${busy ? (stop ? "unloads …" : "loads …") : stop ? "Unload" : "Load"}</button>`;
 }
 
-function Facts({rows}) {
-  return html`<dl class="facts">${rows.filter(([, value]) => value || value === 0)
-    .map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
-}
-
-function Log({name}) {
-  const [text, set] = useState(null);
-  const [error, fail] = useState(null);
-  const read = async () => {
-    try {
-      set(await (await ask(`/-/logs/${encodeURIComponent(name)}`)).text());
-      fail(null);
-    } catch (problem) {
-      fail(problem);
-    }
-  };
-  return html`<div class="bar"><button class="small" onClick=${read}>${text === null ? "Show the engine's log" : "Read it again"}</button></div>
-    ${error && html`<${Problem} error=${error} />`}
-    ${text !== null && html`<pre class="boxed" tabindex="0">${text || "Nothing yet."}</pre>`}`;
-}
-
-// Why it can't answer, and what to do.
-function Absent({name}) {
-  const {error} = useAnswer(`/v1/models/${encodeURIComponent(name)}`);
-  return error ? html`<p>${error.message}</p>` : null;
-}
-
-function More({model, listed}) {
-  const {engine} = model;
-  return html`
-    ${listed && !listed.available && html`<${Absent} name=${model.name} />`}
-    ${engine && engine.failure && html`<pre class="problem">${engine.failure}</pre>`}
-    ${engine && engine.note && html`<p>${engine.note}</p>`}
-    <${Facts} rows=${[
-      ["requests wait", model.waits_for && waitsFor(model.waits_for, model.held_by)],
-      ["runtime", model.runtime],
-      ["other names", listed && listed.aliases.join(", ")],
-      ["can", listed && listed.capabilities.join(", ")],
-      ["calls are read as", listed && `${listed.tool_call_format}${listed.tool_call_format_evidence
-        ? ` (${listed.tool_call_format_evidence})` : ""}`],
-      ["address", engine && engine.address], ["process", engine && engine.pid],
-      ["loaded in", engine && seconds(engine.load_seconds)],
-      ["starts", engine && engine.starts], ["crashes", engine && engine.crashes],
-      ["idle", engine && model.state === "ready" && engine.idle_seconds > 1 && seconds(engine.idle_seconds)],
-      ["prompt tokens", count(model.prompt_tokens)], ["of them cached", count(model.cached_tokens)],
-      ["tokens written", count(model.completion_tokens)],
-    ]} />
-    ${model.replicas.length > 0 && html`<ul>${model.replicas.map((one) => html`<li>${one.url}: ${
-      one.healthy ? "answers" : "doesn't answer"}, ${one.in_flight} in flight</li>`)}</ul>`}
-    ${engine && html`<${Log} name=${model.name} />`}`;
-}
-
 // Of all that wait: who, by service tier, and which are answers that gave way in the middle.
-function line({waiting, waiting_tiers: tiers, put_aside: aside}) {
+export function waitingLine({waiting, waiting_tiers: tiers, put_aside: aside}) {
   const found = Object.entries(tiers).filter(([, number]) => number > 0).map(([tier, number]) => `${number} ${tier}`);
   return `${waiting} waiting: ${found.join(", ")}${aside > 0 ? ` (${aside} put aside)` : ""}`;
 }
 
-function Row({model, listed, gateway, open, done}) {
+function Row({model, listed, gateway, done}) {
   const good = model.outcomes.ok || 0, left = model.outcomes.client_left || 0;
   const bad = model.requests - good - left;
-  const link = href("models", {id: open ? "" : model.name});
   const {engine} = model;
   return html`<tr>
-      <td><a href=${link} aria-expanded=${open ? "true" : "false"}>${model.name}</a>
-        ${model.active && html`${" "}<span class="badge">default</span>`}</td>
-      <td>${state(model, listed)}${" "}${model.waiting > 0 && line(model)}
-        ${model.in_flight > 0 && html`${" "}<a href=${href("live", {model: model.name})}>${model.in_flight} in flight</a>`}</td>
-      <td class="number">${engine ? bytes(engine.resident_bytes) : "–"}</td>
-      <td class="number">${listed && listed.context_window ? count(listed.context_window) : "–"}</td>
-      <td>${listed ? listed.tool_call_format : ""}</td>
-      <td class="number">${speeds(gateway.requests, model.name)}</td>
-      <td class="number">${count(good)}</td>
-      <td class="number">${bad ? html`<a class="bad" href=${href("live", {model: model.name, outcome: "failed"})}>${count(bad)}</a>` : 0}</td>
-      <td class="stays"><${Button} model=${model} listed=${listed} done=${done} /></td>
-    </tr>
-    ${open && html`<tr class="expanded"><td colspan="9"><${More} model=${model} listed=${listed} /></td></tr>`}`;
+    <td><a href=${href("models", {id: model.name})}>${model.name}</a>
+      ${model.active && html`${" "}<span class="badge">default</span>`}</td>
+    <td><${State} model=${model} listed=${listed} />${" "}${model.waiting > 0 && waitingLine(model)}
+      ${model.in_flight > 0 && html`${" "}<a href=${href("live", {model: model.name})}>${model.in_flight} in flight</a>`}</td>
+    <td class="number">${engine ? bytes(engine.resident_bytes) : "–"}</td>
+    <td class="number">${listed && listed.context_window ? count(listed.context_window) : "–"}</td>
+    <td>${listed ? listed.tool_call_format : ""}</td>
+    <td class="number">${speedOf(gateway.requests, model.name)}</td>
+    <td class="number">${count(good)}</td>
+    <td class="number">${bad ? html`<a class="bad" href=${href("live", {model: model.name, outcome: "failed"})}>${count(bad)}</a>` : 0}</td>
+    <td class="stays"><${LoadButton} model=${model} listed=${listed} done=${done} /></td>
+  </tr>`;
 }
 
 const NODES = [["Machine"], ["Address"], ["State"], ["CPUs", "number"], ["Memory free", "number"],
@@ -152,23 +97,32 @@ const HEADS = [["Model"], ["State"], ["Memory", "number"], ["Context", "number",
   ["Format", "", "How the model writes tool calls"], ["Tokens/s", "number", "Of the last requests"], ["OK", "number"],
   ["Failed", "number"], [html`<span class="unseen">Load or unload</span>`]];
 
-export default function Models({query}) {
-  const gateway = useGateway();
-  const [error, fail] = useState(null);
-  const {value} = useAnswer("/v1/models?all=true", 10);
-  const {status} = gateway;
-  if (!status) return html`<h1>Models</h1><p class="soft late">Connecting …</p>`;
-  const listed = Object.fromEntries(((value && value.data) || []).map((one) => [one.id, one]));
-  const prompts = status.prompts;
-  return html`<h1>Models</h1>
-    ${error && html`<${Problem} error=${error} />`}
-    <${Table} label="Models" heads=${HEADS}>
+function List({gateway, listed, fail}) {
+  const {status} = gateway, {prompts} = status;
+  return html`<${Table} label="Models" heads=${HEADS}>
       ${status.models.map((model) => html`<${Row} key=${model.name} model=${model} listed=${listed[model.name]}
-        gateway=${gateway} open=${query.id === model.name} done=${fail} />`)}
+        gateway=${gateway} done=${fail} />`)}
     </${Table}>
     ${status.cluster && html`<${Machines} cluster=${status.cluster} />`}
     ${status.leaving.length > 0 && html`<p>${status.leaving.map((one) => one.name).join(", ")}: an earlier engine ends its
       last answers.</p>`}
     <p class="soft small">A request for a model that isn't loaded loads it. Configured in <code>${status.config.file}</code>.
       ${prompts.saved > 0 && html`${" "}Saved prompts: ${prompts.saved}, ${bytes(prompts.bytes)}.`}</p>`;
+}
+
+export default function Models({query}) {
+  const gateway = useGateway();
+  const [error, fail] = useState(null);
+  const {value} = useAnswer("/v1/models?all=true", 10);
+  const {status} = gateway;
+  const {id, find, repo} = query;
+  if (!status) return html`<h1>Models</h1><p class="soft late">Connecting …</p>`;
+  const listed = Object.fromEntries(((value && value.data) || []).map((one) => [one.id, one]));
+  const problem = error && html`<${Problem} error=${error} />`;
+  if (id) return html`${problem}<${Lazy} from="./model.js" name=${id} gateway=${gateway} listed=${listed[id]} fail=${fail} key=${id} />`;
+  return html`<h1>Models</h1>${problem}
+    <${Search} words=${(find || "").trim()} key=${find} />
+    <${Board} fail=${fail} />
+    ${find || repo ? html`<${Lazy} from="./hub.js" find=${find || ""} repo=${repo} fail=${fail} />`
+      : html`<${List} gateway=${gateway} listed=${listed} fail=${fail} />`}`;
 }
