@@ -131,8 +131,6 @@ ANY = {
     "core/pool.py": 3,
     "core/traced.py": 1,
     "observe/vitals.py": 2,
-    "prompts/live.py": 1,
-    "prompts/saved.py": 2,
     "server/asgi.py": 2,
 }
 """Parameters and results whose type has an `Any` other than the values of a JSON object or array."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any
 
 from gateway.prompts.protocols import TROUBLE
 
@@ -19,7 +18,7 @@ class Background:
         self._model = model
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def start(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         """Logs an error of TROUBLE instead of raising it."""
         task = asyncio.create_task(self._quietly(work), name=f"prompts of {self._model}")
         self._tasks.add(task)
@@ -31,7 +30,7 @@ class Background:
         while self._tasks:
             await asyncio.wait(self._tasks)
 
-    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
         except TROUBLE as error:

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
@@ -84,7 +84,7 @@ class PrefixReader:
     def __init__(
         self,
         decide: Callable[[Chain, str, Collection[bytes]], Plan],
-        carry_out: Callable[[SlotServer, Plan, str, Chain, str], Coroutine[Any, Any, None]],
+        carry_out: Callable[[SlotServer, Plan, str, Chain, str], Coroutine[object, object, None]],
         background: Background,
         speed: ReadingSpeed,
     ) -> None:

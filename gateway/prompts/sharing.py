@@ -6,7 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
@@ -130,13 +130,13 @@ class SharedPrompts:
             self._share = Share(self._settings.share)
         return self._share
 
-    def _later(self, name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+    def _later(self, name: str, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(self._quietly(work), name=f"shared prompt {name}")
         self._transfers[task] = name
         task.add_done_callback(self._transfers.pop)
         return task
 
-    async def _quietly(self, work: Coroutine[Any, Any, None]) -> None:
+    async def _quietly(self, work: Coroutine[object, object, None]) -> None:
         try:
             await work
         except Exception as error:  # noqa: BLE001 - each file system has its own; none may cost an answer
