@@ -136,6 +136,7 @@ def _detect(config: Path | None, name: str, as_json: bool) -> int:
             "architecture": known.architecture or None,
             "configured": model.tool_call_format if model is not None else None,
             "fields": choice.fields,
+            "layout": choice.layout,
             "read_back": choice.probes,
             "not_read_back": choice.reason or None,
         }
@@ -159,6 +160,8 @@ def _tell_read_back(choice: Choice) -> None:
         say(f"it doesn't read back what the template itself renders: {choice.reason[:MAX_REASON]}")
     if choice.probes:
         say(f"it reads back all {choice.probes} test conversations that the template renders")
+    if choice.layout is not None:
+        say("it forces calls as the template writes them")
     if choice.fields is not None:
         say(f"derived from the template, as `auto` does by itself; for config.yaml:\n\n{choice.in_config()}", end="")
 

@@ -11,7 +11,7 @@ from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
 from gateway.core.aside import aside
-from gateway.detection.choice import choose
+from gateway.detection.choice import Choice, choose
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
@@ -32,6 +32,8 @@ class CapabilityFinder:
         self._model = model
         self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
         undetected = self.reader.name == "auto"
+        self._laid_out = model.custom_format is not None or undetected or self.reader.untouched
+        """Whether the layout of the calls that we force is known, as far as it can be."""
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if undetected:
             self.evidence = ""
@@ -111,6 +113,8 @@ class CapabilityFinder:
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
         """Asks only for what the request needs, with past calls or without."""
+        if not self._laid_out and may_use_grammar(self._model.runtime):
+            self._lay_out(await asyncio.to_thread(choose, await backend.about(), self.reader.name))
         reader, way = self.reader, self._model.tool_prompt
         dialect = reader
         if reader.untouched and may_use_grammar(self._model.runtime):
@@ -132,6 +136,14 @@ class CapabilityFinder:
             keeps_calls=await backend.keeps_calls() if past else True,
             unread=backend.unread,
         )
+
+    def _lay_out(self, choice: Choice) -> None:
+        """Takes over how the template writes calls of the configured format."""
+        self._laid_out = True
+        spec = choice.spec
+        if spec is not None and spec.layout is not None and spec.name == self.reader.name:
+            self.reader = spec
+            self.plain = Capabilities(spec, spec)
 
     async def _detect(self, known: About) -> None:
         choice = await asyncio.to_thread(choose, known)

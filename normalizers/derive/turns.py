@@ -239,7 +239,7 @@ def _matched(prompt: str, text: str) -> tuple[int, str]:
         behind = at + len(text[at:]) - len(text[at:].lstrip())
         if ahead == len(prompt):
             # The white space with which the prompt ends is part of it as far as the text has it.
-            return at + _alike(prompt[i:], text[at:]), ""
+            return at + alike(prompt[i:], text[at:]), ""
         if behind == len(text) or prompt[ahead] != text[behind]:
             break
         i, at = ahead + 1, behind + 1
@@ -247,20 +247,20 @@ def _matched(prompt: str, text: str) -> tuple[int, str]:
     return cut, prompt[i - (at - cut) :].strip()
 
 
-def _alike(a: str, b: str) -> int:
+def alike(a: str, b: str) -> int:
     size = min(len(a), len(b))
     return next((at for at in range(size) if a[at] != b[at]), size)
 
 
 def common_start(a: str, b: str) -> int:
     """How far the texts begin alike, without a cut through a mark or a word."""
-    at = _alike(a, b)
+    at = alike(a, b)
     return min(_whole_marks(a, at), _whole_marks(b, at))
 
 
 def common_end(a: str, b: str) -> int:
     """How many characters the texts end with alike, without a cut through a mark or a word."""
-    size = _alike(a[::-1], b[::-1])
+    size = alike(a[::-1], b[::-1])
     while size and not (_cuts_nothing(a, len(a) - size) and _cuts_nothing(b, len(b) - size)):
         size -= 1
     return size
