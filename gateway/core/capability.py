@@ -20,6 +20,11 @@ from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from gateway.wire.engine import NEVER
 from normalizers import FormatSpec, registry
+from normalizers.derive.history import History
+
+PAST_ARGUMENTS = {"llama-cpp-python": "text", "mlx": "object"}
+"""Runtime → the form in which its server hands the arguments of past calls to the chat template. llama.cpp finds out
+what the template wants; of others nobody knows."""
 
 
 class CapabilityFinder:
@@ -32,8 +37,9 @@ class CapabilityFinder:
         self._model = model
         self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
         undetected = self.reader.name == "auto"
-        self._laid_out = model.custom_format is not None or undetected or self.reader.untouched
-        """Whether the layout of the calls that we force is known, as far as it can be."""
+        given = model.custom_format is not None or undetected or self.reader.untouched
+        self._named = "" if given else self.reader.name
+        """The built-in format that is configured."""
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if undetected:
             self.evidence = ""
@@ -113,16 +119,19 @@ class CapabilityFinder:
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
         """Asks only for what the request needs, with past calls or without."""
-        if not self._laid_out and may_use_grammar(self._model.runtime):
-            self._lay_out(await asyncio.to_thread(choose, await backend.about(), self.reader.name))
-        reader, way = self.reader, self._model.tool_prompt
+        choice, grammars = Choice(None), may_use_grammar(self._model.runtime)
+        if past or grammars:
+            choice = await asyncio.to_thread(choose, await backend.about(), self._named)
+            self._lay_out(choice)
+        reader, way, history = self.reader, self._model.tool_prompt, choice.history
         dialect = reader
-        if reader.untouched and may_use_grammar(self._model.runtime):
-            choice = await asyncio.to_thread(choose, await backend.about())
+        if reader.untouched and grammars:
             dialect = choice.spec or reader
         if dialect.untouched:
             # We neither read nor write calls.
-            return Capabilities(reader, dialect, notation=await backend.notation(), unread=backend.unread)
+            return Capabilities(
+                reader, dialect, notation=await backend.notation(), history=history, unread=backend.unread
+            )
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
@@ -133,15 +142,22 @@ class CapabilityFinder:
             examples=self._model.tool_examples,
             threshold=self._model.call_threshold,
             takes_tools=takes_tools,
-            keeps_calls=await backend.keeps_calls() if past else True,
+            keeps_calls=await self._keeps_calls(backend, history) if past else True,
+            history=history,
             unread=backend.unread,
         )
 
+    async def _keeps_calls(self, backend: Backend, history: History) -> bool:
+        """Whether the template shows past calls as they were written, from what the server hands to it."""
+        if not await backend.keeps_calls():
+            return False
+        handed = PAST_ARGUMENTS.get(self._model.runtime, "either")
+        return "either" in (history.arguments, handed) or history.arguments == handed
+
     def _lay_out(self, choice: Choice) -> None:
         """Takes over how the template writes calls of the configured format."""
-        self._laid_out = True
         spec = choice.spec
-        if spec is not None and spec.layout is not None and spec.name == self.reader.name:
+        if spec is not None and spec.name == self._named and spec.layout != self.reader.layout:
             self.reader = spec
             self.plain = Capabilities(spec, spec)
 

@@ -27,6 +27,7 @@ from gateway.backends.about import About
 from gateway.config.folders import USER
 from gateway.schema.pool import ENVIRONMENT
 from normalizers import Detection, FormatSpec, detect, registry
+from normalizers.derive.history import History
 from normalizers.read.dialects import DIALECTS
 
 log = logging.getLogger("ctxgate")
@@ -49,6 +50,7 @@ class Trip(msgspec.Struct, frozen=True):
     format: str = ""
     fields: dict[str, Any] | None = None
     layout: dict[str, Any] | None = None
+    history: History = History()
     evidence: tuple[str, ...] = ()
     probes: int = 0
     reason: str = ""
@@ -59,12 +61,13 @@ NONE = Trip()
 
 class Choice(msgspec.Struct, frozen=True):
     """found: the format and what shows it; None if nothing does. fields: of a derived format, as config.yaml takes
-    them. layout: how the template writes calls, as fields of the format's `layout`. probes: how many conversations of
-    the template the format reads back. reason: why none reads them."""
+    them. layout: how the template writes calls, as fields of the format's `layout`. history: how it wants past calls.
+    probes: how many conversations of the template the format reads back. reason: why none reads them."""
 
     found: Detection | None
     fields: dict[str, Any] | None = None
     layout: dict[str, Any] | None = None
+    history: History = History()
     probes: int = 0
     reason: str = ""
 
@@ -97,10 +100,12 @@ def choose(known: About, wanted: str = "") -> Choice:
     trip = _trip(template_of(known.template), wanted or (detected.format if detected is not None else ""))
     layout = trip.layout if trip.layout is not None and _is_layout(trip.layout) else None
     if trip.fields is not None and _is_format(trip.fields):
-        return Choice(Detection("derived", "chat template", trip.evidence), trip.fields, layout, trip.probes)
+        return Choice(
+            Detection("derived", "chat template", trip.evidence), trip.fields, layout, trip.history, trip.probes
+        )
     if trip.format and (detected is None or trip.format != detected.format) and trip.format in registry.names():
-        return Choice(Detection(trip.format, "chat template", trip.evidence), None, layout, trip.probes)
-    return Choice(detected, None, layout if trip.format else None, trip.probes, trip.reason)
+        return Choice(Detection(trip.format, "chat template", trip.evidence), None, layout, trip.history, trip.probes)
+    return Choice(detected, None, layout if trip.format else None, trip.history, trip.probes, trip.reason)
 
 
 def _is_layout(fields: dict[str, Any]) -> bool:

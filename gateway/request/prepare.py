@@ -25,6 +25,7 @@ from gateway.request.constraints import (
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.known_schemas import known_schemas
+from gateway.request.past_calls import as_wanted
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -34,6 +35,7 @@ from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import NEVER, Decision, Notation, RawText
 from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import FormatSpec, registry
+from normalizers.derive.history import History
 from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording
 
@@ -129,7 +131,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
     tools_in: where the model reads about its tools. wording: of our part of it. examples: turns that show when to call.
     threshold: see `gateway.wire.engine.Decision`. takes_tools: its chat template has a
-    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of the
+    place for tools. keeps_calls: the template shows the calls of earlier answers. history: how it wants them.
+    control_tokens: keep these out of the
     request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
     engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
     """
@@ -143,6 +146,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     threshold: float | None = None
     takes_tools: bool = True
     keeps_calls: bool = True
+    history: History = History()
     control_tokens: ControlTokens | None = None
     opens_escaped: bool = False
     unread: bool = False
@@ -290,7 +294,8 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     if settings.runtime == "llama.cpp":
         fields |= known_schemas(fields)
     messages, repairs = repair_history(decode(fields["messages"]))
-    edited = bool(repairs)
+    messages, changes = as_wanted(messages, can.history)
+    edited = bool(repairs or changes)
     if request.tools is not None and can.tools_in != "template":
         tools = _escaped_tools(bytes(fields["tools"]), can)
         if can.tools_in == "system":
@@ -331,6 +336,9 @@ def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, p
     repairs = NOTHING
     if past:
         messages, repairs = repair_history(messages)
+    if past and not write_calls:
+        messages, changes = as_wanted(messages, can.history)
+        repairs = {**repairs, **changes}
     if terms.examples:
         start = next((at for at, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
         messages = [*messages[:start], *terms.examples, *messages[start:]]

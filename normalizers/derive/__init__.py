@@ -7,12 +7,13 @@ that the template renders, exactly, whole and in pieces. Pure: the caller render
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from dataclasses import fields as dataclass_fields
 from itertools import product
 from typing import Any
 
 from normalizers.derive.frames import frames
+from normalizers.derive.history import History, history
 from normalizers.derive.layouts import layout
 from normalizers.derive.probes import SHOWN, Rendered, misread, rendered
 from normalizers.derive.sample import ONE, Place, Sample
@@ -38,6 +39,7 @@ class RoundTrip:
     """A derived format, for `normalizers.registry.define`."""
     layout: Fields | None = None
     """The fields of the `Layout` in which the template writes calls; None if it can't be said."""
+    history: History = field(default_factory=History)
     evidence: tuple[str, ...] = ()
     """The marks that begin calls."""
     probes: int = 0
@@ -53,6 +55,10 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
         turns = Turns(render, SHOWN)
     except NotRendered as error:
         return RoundTrip(reason=f"the template shows no past calls: {error}")
+    return replace(_round_trip(turns, detected, built_in=built_in), history=history(turns))
+
+
+def _round_trip(turns: Turns, detected: str, *, built_in: bool) -> RoundTrip:
     found = rendered(turns)
     sample = Sample(turns)
     place = sample.place(sample.one, ONE)
@@ -60,7 +66,8 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
         for spec in _built_ins(sample, place, detected):
             if not misread(spec, found):
                 marks = tuple(mark for mark in (*spec.open, *spec.begins) if mark in sample.one)
-                return RoundTrip(spec.name, None, _layout(turns, spec, found), marks, len(found))
+                laid_out = _layout(turns, spec, found)
+                return RoundTrip(format=spec.name, layout=laid_out, evidence=marks, probes=len(found))
     if place is None:
         return RoundTrip(reason="the parts of a call don't stand in a known order")
     derived = _derived(sample, place, found)

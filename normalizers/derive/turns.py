@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 Json = dict[str, Any]
 Call = tuple[str, Json]
@@ -88,6 +88,8 @@ class Turns:
         self._asked: dict[str, str] = {}
         self._lead: str | None = None
         self._end = ""
+        self.arguments: Literal["either", "object", "text"] = "either"
+        """The only form in which it shows arguments as the model wrote them."""
         self.form = self._settle()
         self._lead = self._common_lead()
         self._settle_reasoning()
@@ -123,6 +125,9 @@ class Turns:
                 break
         if not found:
             raise NotRendered(reason)
+        good = [as_text for as_text in found if clean[as_text]]
+        if len(good) == 1:
+            self.arguments = "text" if good[0] else "object"
         return found[min(found, key=lambda as_text: (not clean[as_text], as_text))]
 
     def _settle_reasoning(self) -> None:
@@ -196,6 +201,12 @@ class Turns:
         if made:
             answer["tool_calls"] = made
         return [*self._question(), answer, *(results if form.answered else ())]
+
+    def conversation(self, answers: Iterable[tuple[Iterable[Call], str | None]]) -> str:
+        """All that it renders of several answers in a row, each with its calls and its text. Raises `NotRendered`."""
+        start = len(self._question())
+        rendered = [self._messages(calls, content)[start:] for calls, content in answers]
+        return self._render([*self._question(), *(message for turn in rendered for message in turn)])
 
     def turn(self, calls: Sequence[Call], content: str | None = None, reasoning: str | None = None) -> Turn:
         """The turn of a model that answers with this. Raises `NotRendered`."""
