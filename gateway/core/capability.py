@@ -51,13 +51,16 @@ class CapabilityFinder:
         self.plain = None if undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
-    async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
-        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
+    async def find(self, request: ChatRequest, backend: Backend, *, plain: bool | None = None) -> Capabilities:
+        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer.
+
+        plain: nothing but the reader; if omitted: `request.plain`.
+        """
         if self.plain is None:
             await self._detect(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
             self.plain = Capabilities(self.reader, self.reader)
-        if request.plain:
+        if request.plain if plain is None else plain:
             return self.plain
         key = backend, request.past_calls
         known = self.known.get(key)
@@ -120,7 +123,7 @@ class CapabilityFinder:
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
         """Asks only for what the request needs, with past calls or without."""
         choice, grammars = Choice(None), may_use_grammar(self._model.runtime)
-        if past or grammars:
+        if past or grammars or self._model.keep_reasoning == "always":
             choice = await asyncio.to_thread(choose, await backend.about(), self._named)
             self._lay_out(choice)
         reader, way, history = self.reader, self._model.tool_prompt, choice.history

@@ -26,6 +26,7 @@ from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.known_schemas import known_schemas
 from gateway.request.past_calls import as_wanted
+from gateway.request.past_reasoning import KeepReasoning, keep_as_told
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -56,7 +57,7 @@ class Settings(Struct, frozen=True, eq=False):
     set whatever the caller says. engine_enforces: trust the engine with every constraint. calls_by_format: trust
     it with `response_format`, which then forces calls, too. compile: makes the checkers
     of JSON Schemas. write: writes grammars. measure: bounds the schemas of which engines make grammars; None trusts
-    them. call_deltas: for requests that don't say it.
+    them. call_deltas: for requests that don't say it. keep_reasoning: see `gateway.request.past_reasoning`.
     """
 
     runtime: str
@@ -69,6 +70,7 @@ class Settings(Struct, frozen=True, eq=False):
     call_deltas: CallDeltas = "guarded"
     measure: Measure | None = None
     calls_by_format: bool = False
+    keep_reasoning: KeepReasoning = "auto"
 
     @classmethod
     def of(
@@ -84,11 +86,12 @@ class Settings(Struct, frozen=True, eq=False):
         call_deltas: CallDeltas = "guarded",
         measure: Measure | None = None,
         calls_by_format: bool = False,
+        keep_reasoning: KeepReasoning = "auto",
     ) -> Self:
         """From plain values as the configuration has them."""
         defaults, force = _raw(defaults), _raw(force)
         strip = _with_twins(strip)
-        how = call_deltas, measure, calls_by_format or runtime in BY_FORMAT
+        how = call_deltas, measure, calls_by_format or runtime in BY_FORMAT, keep_reasoning
         return cls(runtime, defaults, strip, force, engine_enforces, compile, write, *how)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -257,6 +260,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
         for name in terms.drop:
             fields.pop(name, None)
         fields |= terms.replace
+    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
     top = logprobs.wanted(fields) if "logprobs" in fields or "top_logprobs" in fields else None
     repairs = NOTHING
     raw = terms.raw
@@ -293,6 +297,7 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     if settings.runtime == "llama.cpp":
         fields |= known_schemas(fields)
+    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
     messages, repairs = repair_history(decode(fields["messages"]))
     messages, changes = as_wanted(messages, can.history)
     edited = bool(repairs or changes)

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, Protocol
 
@@ -207,6 +207,18 @@ class Turns:
         start = len(self._question())
         rendered = [self._messages(calls, content)[start:] for calls, content in answers]
         return self._render([*self._question(), *(message for turn in rendered for message in turn)])
+
+    def earlier(self, call: Call, reasoning: str, **variables: Any) -> str:
+        """All that it renders of a turn with reasoning and a call, once a user has asked the next. Raises
+        `NotRendered`."""
+        form = self.form
+        self.form = replace(form, answered=True, extra={**form.extra, **variables})
+        try:
+            messages = self._messages([call], None, reasoning)
+            said, asked = {"role": "assistant", "content": "wxDone"}, {"role": "user", "content": "wxNext"}
+            return self._render([*messages, said, asked], prompt=True)
+        finally:
+            self.form = form
 
     def turn(self, calls: Sequence[Call], content: str | None = None, reasoning: str | None = None) -> Turn:
         """The turn of a model that answers with this. Raises `NotRendered`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +66,8 @@ def test_as_wanted(name: str) -> None:
 
 
 def wants(source: str) -> History:
-    return history(Turns(renderer(source), SHOWN))
+    """Without what it does with reasoning: see `tests.request.test_past_reasoning`."""
+    return replace(history(Turns(renderer(source), SHOWN)), reasoning="", keeps=None)
 
 
 SHY = """{%- for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}
