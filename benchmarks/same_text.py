@@ -80,9 +80,7 @@ class Written:
         return said(stream.answer(forced=True))
 
     def _answer(self, *, guarded: bool) -> Answer:
-        answer = Answer(self.request, self.spec, reasoning_open=self.reasoning_open)
-        answer.guarded = guarded
-        return answer
+        return Answer(self.request, self.spec, reasoning_open=self.reasoning_open, guarded=guarded)
 
     def readings(self) -> dict[str, Said]:
         """By the way in which the text is read."""
@@ -141,7 +139,9 @@ class InProcess:
         pieces = tuple(part["content"] for part in parts if part.get("content"))
         spec = registry.get(recording.tool_call_format)
         reason = reasons[-1] if reasons else None
-        self.written.append(Written(got, asked, spec, recording.reasoning_open, answer.guarded, pieces, reason))
+        self.written.append(
+            Written(got, asked, spec, recording.reasoning_open, answer.contents.reading.guarded, pieces, reason)
+        )
 
 
 def count(id: str, whole: Sequence[Written], streamed: Sequence[Written], counts: Counter[str]) -> None:

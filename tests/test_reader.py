@@ -24,6 +24,7 @@ METHODS, ATTRIBUTES, LINES = 20, 15, 45
 CLASSES = {
     # A request or an answer of a protocol has the fields that it has.
     "wire/chat.py:_Known": (0, 29),
+    "wire/chat.py:ChatRequest": (6, 24),
     "wire/completions.py:Known": (0, 17),
     "wire/responses/request.py:CreateResponse": (4, 29),
     "observe/request_log.py:Entry": (0, 23),
@@ -36,14 +37,10 @@ CLASSES = {
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Too large. They come apart along the stages of a request.
     "api/entry.py:API": (12, 16),
-    "answer/normalize.py:Answer": (32, 16),
-    "backends/llamacpp_flex.py:FlexReply": (24, 35),
     "core/run.py:Run": (17, 21),
     "engines/engine.py:Engine": (57, 26),
     "prompts/live.py:LivePrompts": (49, 22),
     "prompts/saved.py:SavedPrompts": (41, 18),
-    "server/limits.py:KeyMeter": (24, 33),
-    "wire/chat.py:ChatRequest": (8, 26),
 }
 """Methods and attributes of each larger class."""
 
@@ -51,7 +48,7 @@ FUNCTIONS = {
     "api/operations/metrics.py:_answers": 58,  # a table of metrics
     "backends/llamacpp.py:open_raw": 57,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
-    "wire/chat.py:parse": 50,
+    "wire/chat.py:parse": 54,  # a table of fields
     "wire/responses/answer.py:response_object": 49,  # a table of fields
 }
 
@@ -62,7 +59,7 @@ WRITES = {
     # The parts of an answer, and the slots of an engine, belong to the module that writes to them.
     "answer/capture.py": 3,
     "answer/native_calls.py": 9,
-    "answer/normalize.py": 10,
+    "answer/choice.py": 3,
     "prompts/live.py": 22,
     # A connection passes from one object to another.
     "backends/openai.py": 3,
@@ -70,25 +67,14 @@ WRITES = {
     "server/fast_protocol.py": 6,
     "server/keepalive.py": 1,
     "server/tls.py": 1,
-    # What changes while a request is served stands on the request.
+    # What an API keeps with what it has read.
     "api/completions.py": 1,
-    "api/dispatch.py": 2,
+    "api/dispatch.py": 1,
     "api/entry.py": 1,
     "api/ollama.py": 1,
-    "api/responses/background.py": 2,
-    "api/responses/websocket.py": 2,
-    "backends/llamacpp_flex.py": 3,
-    "backends/mlx.py": 1,
+    "api/responses/websocket.py": 1,
     "backends/ollama.py": 1,
-    "backends/prompt_progress.py": 2,
-    "core/describer.py": 2,
-    "core/fallbacks.py": 1,
-    "core/gateway.py": 2,
-    "core/images.py": 4,
     "core/passthrough.py": 1,
-    "core/repeated.py": 2,
-    "core/route.py": 4,
-    "core/sender.py": 1,
     # Counters of engines and servers.
     "backends/choice.py": 2,
     "backends/replicas.py": 1,
@@ -98,6 +84,56 @@ WRITES = {
     "observe/request_log.py": 1,
 }
 """Statements that write to an attribute of another object, which the function didn't make."""
+
+JSON = ("wire/", "schema/")
+"""Packages whose functions take JSON of any kind."""
+
+ANY = {
+    # A JSON value of any kind, from a client, a model or an engine, whose kind the function finds out.
+    "answer/contents.py": 1,
+    "answer/stream.py": 1,
+    "answer/whole.py": 1,
+    "api/operations/live.py": 4,
+    "api/responses/websocket.py": 1,
+    "backends/gguf.py": 2,
+    "backends/llamacpp_choices.py": 1,
+    "backends/ollama_chat.py": 3,
+    "backends/prompt_progress.py": 3,
+    "backends/quiet.py": 2,
+    "backends/toolnames.py": 4,
+    "core/repeated.py": 2,
+    "engines/memory.py": 8,
+    "engines/process.py": 1,
+    "observe/traces.py": 2,
+    "prompts/doctor.py": 8,
+    "request/call_format.py": 4,
+    "request/checks.py": 1,
+    "request/constraints.py": 1,
+    "request/grammars.py": 1,
+    "request/known_schemas.py": 4,
+    "request/repair_history.py": 5,
+    "request/repeats.py": 2,
+    "request/token_estimate.py": 2,
+    "request/tools_in_prompt.py": 1,
+    # Objects of SQLAlchemy, fsspec, mlx-lm and uvicorn, whose types have parameters that don't matter or none at all.
+    "api/operations/endpoints.py": 1,
+    "api/responses/conversation_store.py": 5,
+    "api/responses/item_rows.py": 4,
+    "api/responses/response_store.py": 1,
+    "engines/mlx_prompts.py": 11,
+    "prompts/share.py": 3,
+    "server/fast_protocol.py": 2,
+    "server/websocket.py": 2,
+    # Tasks and coroutines of any result, arguments that are passed on.
+    "answer/capture.py": 2,
+    "core/pool.py": 3,
+    "core/traced.py": 1,
+    "observe/vitals.py": 2,
+    "prompts/live.py": 1,
+    "prompts/saved.py": 2,
+    "server/asgi.py": 2,
+}
+"""Parameters and results whose type has an `Any` other than the values of a JSON object or array."""
 
 Definition = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -131,6 +167,25 @@ def writes_of(function: Definition) -> int:
     """How often it writes to attributes of objects that it was given."""
     own = {node.id for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return sum(not named(each.value, "self", "cls", *own) for each in written(function))
+
+
+def types_of(function: Definition) -> Iterator[ast.expr]:
+    given = function.args
+    for each in (*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg):
+        if each is not None and each.annotation is not None:
+            yield each.annotation
+    if function.returns is not None:
+        yield function.returns
+
+
+def is_any(type: ast.AST) -> bool:
+    """Whether the type has an `Any`, the values of JSON objects and arrays aside."""
+    if isinstance(type, ast.Name):
+        return type.id == "Any"
+    if isinstance(type, ast.Subscript) and named(type.value, "dict", "Mapping", "list", "Sequence", "Iterable"):
+        values = type.slice.elts if isinstance(type.slice, ast.Tuple) else [type.slice]
+        return any(is_any(value) for value in values if not named(value, "Any"))
+    return any(map(is_any, ast.iter_child_nodes(type)))
 
 
 def found() -> tuple[dict[str, tuple[int, int]], dict[str, int], Counter[str]]:
@@ -179,3 +234,12 @@ class Kind:
     assert isinstance(kind, ast.ClassDef)
     assert size_of(kind) == (2, 3)
     assert [writes_of(each) for each in kind.body if isinstance(each, Definition)] == [0, 2]
+
+
+def test_what_functions_take_and_give_has_a_type() -> None:
+    counts: Counter[str] = Counter()
+    for name, module in modules():
+        for node in ast.walk(module):
+            if isinstance(node, Definition) and name not in FOREIGN and not name.startswith(JSON):
+                counts[name] += sum(map(is_any, types_of(node)))
+    assert +counts == ANY

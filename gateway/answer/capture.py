@@ -72,7 +72,8 @@ class RecordedAnswer(Answer):
         self, request: ChatRequest, *args: Any, sent: Mapping[str, msgspec.Raw] | None = None, **settings: Any
     ) -> None:
         super().__init__(request, *args, **settings)
-        self.recording = recorded(request.fields, self._spec.name, self._reasoning_open)
+        reading = self.contents.reading
+        self.recording = recorded(request.fields, reading.spec.name, reading.reasoning_open)
         self.recording.accepted = monotonic()
         if sent is not None:
             differing = {name: value for name, value in sent.items() if not _same(value, request.fields.get(name))}

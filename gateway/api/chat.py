@@ -39,15 +39,14 @@ class Chat:
         try:
             try:
                 if len(body) <= LARGE:
-                    request = ChatRequest.parse(body)
+                    request = ChatRequest.parse(body, "chat", caller)
                 else:
-                    request = await aside(len(body), ChatRequest.parse, body)
+                    request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
             except GatewayError:
                 check_encoding(headers)
                 raise
-            request.caller = caller
             if request.stream:
-                encoding = FunctionsEncoding(request) if request.functions else PayloadEncoding(request)
+                encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
                 await chat_stream(self.gateway, request, encoding).send(client)
                 return
             with await self.gateway.chat(request) as run:
@@ -56,8 +55,8 @@ class Chat:
                     from gateway.wire.rare import old_answer
 
                     answer = old_answer(answer)
-                if request.tier is not None:
-                    answer = with_tier(answer, request.tier)
+                if request.serving.tier is not None:
+                    answer = with_tier(answer, request.serving.tier)
                 await client.whole(200, answer_headers(run), answer)
         except GatewayError as error:
             if not error.booked:
@@ -74,12 +73,12 @@ WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", m
 def answer_headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
-    headers = WHOLE_HEADERS[answer.mended if answer.choices else "none"]
-    if run.fallback is not None or answer.healed:
+    headers = WHOLE_HEADERS[answer.mended]
+    if run.fallback is not None or answer.report.healed:
         headers = (*headers, *extra_headers(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))
-    if (decided := answer.decided) is not None:
+    if (decided := answer.report.decided) is not None:
         headers = (*headers, (b"x-ctxgate-call-probability", b"%.4f" % decided.probability))
     return headers
 

@@ -18,7 +18,6 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import Caller, encode, tier_in
 from gateway.wire.completions import CreateCompletion, Part, Reader, summed
-from gateway.wire.limits import openai_headers
 from gateway.wire.sse import Sink
 
 AT_ONCE = 8
@@ -68,12 +67,7 @@ async def create(request: Request) -> ASGIApp:
 def _count(caller: Caller) -> None:
     """Counts a further request to the engine, in the place of the one before. Raises LimitReached."""
     if (meter := caller.meter) is not None:
-        meter.ended += 1
-        try:
-            meter.enter(openai_headers)
-        except GatewayError:
-            meter.ended -= 1
-            raise
+        meter.again()
 
 
 @asynccontextmanager

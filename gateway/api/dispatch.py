@@ -65,12 +65,14 @@ class Dispatch:
             await self._dispatched(scope, receive, send)
             return
         headers: Callable[[Standing, float], Headers] = import_from_string(routes.routes_of(path).limits)
-        meter.enter(headers)
-        scope[LEFT_KEY] = left = headers(meter.standing(), time())
+        try:
+            meter.enter()
+        finally:
+            scope[LEFT_KEY] = left = headers(meter.standing(), time())
         try:
             await self._dispatched(scope, receive, with_headers(send, left))
         finally:
-            meter.ended += 1
+            meter.leave()
 
     async def caller(self, agent: bytes, principal: Principal) -> Caller:
         """Raises what `Limiter.meter` raises."""

@@ -32,8 +32,8 @@ class MessageEncoding(EventEncoding):
         self._chat = chat
 
     def opening(self) -> bytes:
-        self._message.name_tier(self._chat.tier)
-        self._message.read(*self._chat.prompt_tokens)
+        self._message.name_tier(self._chat.serving.tier)
+        self._message.read(*self._chat.serving.prompt_tokens)
         return super().opening()
 
 
@@ -71,11 +71,10 @@ async def _create(request: Request) -> ASGIApp:
     without = dropped(wanted)
     chat = await aside(size, _chat, request, wanted)
     del wanted  # it may be large
-    chat.caller = request.caller
     if chat.stream:
         return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
     with await request.gateway.chat(chat) as run:
-        encoder.name_tier(chat.tier)
+        encoder.name_tier(chat.serving.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
     return JSON(encoder.message, (*dropped_header(b"x-ctxgate-dropped-tools", without), *extra_headers(run)))
@@ -83,7 +82,7 @@ async def _create(request: Request) -> ASGIApp:
 
 def _chat(request: Request, wanted: CreateMessage) -> ChatRequest:
     """Raises as `chat_fields`."""
-    return ChatRequest.parse(encode(_fields(request, wanted)), "messages")
+    return ChatRequest.parse(encode(_fields(request, wanted)), "messages", request.caller)
 
 
 def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:
@@ -102,6 +101,5 @@ async def count_tokens(request: Request) -> ASGIApp:
     wanted = await request.translated(partial(CreateMessage.parse, counting=True))
     chat = await aside(size, _chat, request, wanted)
     del wanted
-    chat.caller = request.caller
     count = await request.gateway.count_tokens(chat)
     return JSON({"input_tokens": count.tokens}, estimate(count))

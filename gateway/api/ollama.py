@@ -10,6 +10,7 @@ from hashlib import sha256
 from typing import Any, TypeVar
 
 from msgspec import Raw
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from gateway import __version__
@@ -72,13 +73,12 @@ async def _answer(
     more = _keep(request, route, wanted, warnings)
 
     def translated() -> ChatRequest:
-        return ChatRequest.parse(encode(wanted.chat_fields(_runtime(route.model)) | more), "ollama")
+        return ChatRequest.parse(encode(wanted.chat_fields(_runtime(route.model)) | more), "ollama", request.caller)
 
     chat = await aside(size, translated)
-    chat.caller = request.caller
     if wanted.unlimited:
-        chat.fields["max_tokens"] = Raw(UNLIMITED)
-    encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.tier, warnings=warnings)
+        chat = replace(chat, fields={**chat.fields, "max_tokens": Raw(UNLIMITED)})
+    encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.serving.tier, warnings=warnings)
     if chat.stream:
         return chat_stream(gateway, chat, LineEncoding(encoder, _dropped(warnings)))
     with await gateway.chat(chat) as run:

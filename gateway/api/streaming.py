@@ -139,7 +139,7 @@ class Stream:
 
 def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
     """The answer to a chat, as the API of `encoding` streams it."""
-    return Stream(_Chat(gateway, request), encoding, gateway.config.server, request.describe_progress)
+    return Stream(_Chat(gateway, request), encoding, gateway.config.server, request.serving.describe_now)
 
 
 class _Chat:
@@ -169,7 +169,7 @@ def extra_headers(run: Run) -> Headers:
     """The model that answers, if it isn't the one that was asked, and the changes to the request's messages. A chat's
     stream also says both in the `ctxgate` field of its last chunk."""
     headers: Headers = () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
-    if healed := run.answer.healed:
+    if healed := run.answer.report.healed:
         counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
         return (*headers, (b"x-ctxgate-healed", counts.encode()))
     return headers
@@ -242,18 +242,18 @@ class PayloadEncoding:
     comments = True
     ping = b""
 
-    def __init__(self, request: Tiered) -> None:
-        self._request = request
+    def __init__(self, tiered: Tiered) -> None:
+        self._tiered = tiered
 
     @property
     def unchanged(self) -> bool:
-        return self._request.tier is None
+        return self._tiered.tier is None
 
     def opening(self) -> bytes:
         return b""
 
     def feed(self, payloads: list[bytes]) -> bytes:
-        tier = self._request.tier
+        tier = self._tiered.tier
         return sse.events(payloads if tier is None else [with_tier(payload, tier) for payload in payloads])
 
     async def finish(self) -> bytes:

@@ -14,19 +14,19 @@ of the prompt; its random numbers start again, which only a request with a `seed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
-from secrets import token_hex
-from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Awaitable, Mapping
+from time import monotonic
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Raw
 
 from gateway.backends.base import Backend, Reply, Seat
 from gateway.backends.collect import collected
-from gateway.backends.llamacpp_guard import MAY_BE_CALLS, TRIGGER_WHOLE, guardable
+from gateway.backends.llamacpp_guard import guardable
 from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
+from gateway.backends.resumable import Chunks, GrammarWatch, Tokens
 from gateway.config import Model
 from gateway.errors import ProviderUnavailable
 from gateway.prompts.aside import Aside, put_aside, take_back
@@ -39,6 +39,7 @@ from gateway.wire.engine import Notation, RawText
 if TYPE_CHECKING:
     from gateway.backends.about import About
     from gateway.errors import GatewayError
+    from gateway.prompts.told import ToldTurn
     from gateway.wire.control_tokens import Prompt
 
 FORWARDED = frozenset(
@@ -56,7 +57,6 @@ SHAPING = frozenset(
     )
 )
 """Fields that matter only before the engine begins to write, or only to the gateway."""
-GRAMMAR = frozenset(("grammar", "grammar_lazy", "grammar_triggers"))
 STREAMED = {
     "stream": Raw(b"true"),
     "cache_prompt": Raw(b"true"),
@@ -81,24 +81,6 @@ def may_pause(fields: Mapping[str, Raw]) -> bool:
         return False
     drawn = "temperature" not in fields or decode(fields["temperature"]) != 0
     return not (drawn and decode(fields.get("seed", b"null")) is not None)
-
-
-def written(ids: Sequence[int], told: int, held: Sequence[int] | None) -> list[int] | None:
-    """The ids of the tokens whose text has arrived; None if they can't be determined.
-
-    ids: those that came with the text, which lack the first tokens of characters of several. told: how many tokens the
-    engine had written with the last of them; with speculation up to a few more. held: what the engine held behind the
-    prompt when it stopped, more or one less; None if unknown.
-    """
-    if not ids or len(ids) == told:
-        return list(ids)
-    if held is None:
-        return None
-    if list(held[: len(ids)]) == list(ids):
-        return list(ids)
-    if len(held) == told - 1:
-        return [*held, ids[-1]]
-    return list(held[:told]) if len(held) >= told and held[told - 1] == ids[-1] else None
 
 
 class Origin(Protocol):
@@ -129,8 +111,10 @@ class LlamaCppFlex(Backend):
     unread = True
 
     def __init__(self, origin: Origin, prompts: LivePrompts, slots: LlamaCppSlots) -> None:
-        self.model = origin.model
+        super().__init__(origin.model, None)
         self.escapes = origin.escapes
+        self.forgetting: set[asyncio.Task[None]] = set()
+        """Work behind answers that were closed: the event loop alone would not keep it."""
         self.origin = origin
         self.prompts = prompts
         self.slots = slots
@@ -159,10 +143,11 @@ class LlamaCppFlex(Backend):
             return await self.origin.open_raw(request, fields, raw)
         thoughts = [mark for pair in raw.think for mark in pair]
         marks = (*raw.starts, *thoughts) if raw.grammar is not None else ()
-        reply = FlexReply(self, asked, ids, request, marks=marks, unmarked=raw.unmarked and pair is None)
-        reply.reasoning_open, reply.by_grammar = pair is not None, raw.grammar is not None
+        watch = GrammarWatch(marks, unmarked=raw.unmarked and pair is None)
+        tokens, guarded = Tokens(asked, ids), raw.grammar is not None
+        reply = FlexReply(self, request, tokens, watch, reasoning_open=pair is not None, by_grammar=guarded)
         if request.stream:
-            request.progress = reply.reading
+            request.serving.tell(reply.reading)
         with turn:
             await reply.ask(turn)
         return reply
@@ -206,198 +191,106 @@ class LlamaCppFlex(Backend):
         return await self.origin.about()
 
 
-class FlexReply(HTTPReply):
-    """marks: texts at which a grammar begins. unmarked: it also begins with an answer that may begin with a call."""
+class FlexReply(Reply):
+    """A reply of several requests to the engine: a new one after each time that it was put aside."""
 
     __slots__ = (
-        "_aside",
-        "_asked",
-        "_away",
-        "_backend",
-        "_begun",
-        "_cached",
-        "_closed",
-        "_id",
-        "_ids",
-        "_known",
-        "_left",
-        "_limit",
-        "_marks",
-        "_prompt",
-        "_request",
-        "_saving",
-        "_seat",
-        "_tail",
-        "_texts",
-        "_told",
-        "_unmarked",
-        "_usage",
-        "_written",
-        "by_grammar",
-        "history",
-        "reasoning_open",
-    )  # fmt: skip
+        *("_aside", "_away", "_backend", "_chunks", "_closed", "_reply", "_request", "_saving", "_seat", "_tokens"),
+        *("_watch", "by_grammar", "done", "history", "reasoning_open"),
+    )
 
     def __init__(
         self,
         backend: LlamaCppFlex,
-        asked: dict[str, Raw],
-        prompt: list[int],
         request: ChatRequest,
+        tokens: Tokens,
+        watch: GrammarWatch,
         *,
-        marks: Iterable[str] = (),
-        unmarked: bool = False,
+        reasoning_open: bool,
+        by_grammar: bool,
     ) -> None:
-        self.fixup = self.progress = None
-        self.collects = True
-        self.done = self.between_events = False
-        self._json = None
+        self.reasoning_open, self.by_grammar = reasoning_open, by_grammar
+        self.done = False
+        self.history: list[tuple[str, float]] = []
         self._backend = backend
-        self._asked = asked
-        self._prompt = prompt
-        self._limit: int | None = decode(asked["n_predict"]) if "n_predict" in asked else None
         self._request = request
-        self._usage = request.include_usage or not request.stream
-        self._marks = tuple(marks)
-        self._unmarked = unmarked
-        self._written: list[int] = []
-        """Ids of the answer's tokens from before it was put aside."""
-        self._ids: list[int] = []
-        self._known = self._told = 0
-        """How many of the ids came with the last text, and see `written`."""
-        self._texts: list[str] = []
-        """The text since it was last put aside."""
-        self._tail = ""
-        """The last text, in which a mark may have begun."""
-        self._cached: int | None = None
-        self._begun = False
-        self._id = f"chatcmpl-{token_hex(16)}"
+        self._tokens, self._watch = tokens, watch
+        self._chunks = Chunks(request, backend.model.upstream_name)
+        self._reply: Resumed | None = None
+        """The request that the engine works on now."""
         self._seat: Seat | None = None
         self._saving: asyncio.Task[None] | None = None
         self._aside: Aside | None = None
         self._away = False
         """Whether it has no place at the engine."""
-        self._left = False
-        """A grammar is active: the answer finishes first."""
         self._closed = False
-        self.history: list[tuple[str, float]] = []
 
     @property
     def flexible(self) -> FlexReply:  # type: ignore[override]
         return self
 
+    @property
+    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
+        return self._reply.turn if self._reply is not None else None
+
+    @property
+    def tokens(self) -> int:
+        """The answer's tokens so far."""
+        return self._tokens.so_far
+
     async def ask(self, turn: Turn) -> None:
         """Sends the prompt and the answer so far. Raises as `accepted`."""
         origin = self._backend.origin
-        asked = {**self._asked, "id_slot": Raw(b"%d" % turn.slot) if turn.slot is not None else Raw(b"-1")}
-        if turn.fresh:
-            asked["cache_prompt"] = Raw(b"false")
-        asked["prompt"] = Raw(encode([*self._prompt, *self._written]))
-        if not self._unmarked and "grammar_triggers" in asked:
-            # The engine would take the rest of the answer for its start.
-            triggers = [each for each in decode(asked["grammar_triggers"]) if each["type"] != TRIGGER_WHOLE]
-            if triggers:
-                asked["grammar_triggers"] = Raw(encode(triggers))
-            else:
-                asked = {name: value for name, value in asked.items() if name not in GRAMMAR}
-        if self._limit is not None:
-            asked["n_predict"] = Raw(b"%d" % max(0, self._limit - len(self._written)))
+        asked = self._watch.triggers(self._tokens.request(turn.slot, fresh=turn.fresh))
         response = await origin.accepted(origin.post_head("/completion"), asked)
-        self._receive_from(response)
-        self.turn = turn
-
-    def _receive_from(self, response: Response) -> None:
-        self._response = response
-        self._reader = None
-        self._seen = self._ended = False
-        self._ids, self._texts, self._known, self._told = [], [], 0, 0
-        self.progress = PromptProgress()
+        self._reply = Resumed(response, turn)
 
     # Reading
 
     def reading(self) -> str:
-        """For `ChatRequest.progress`."""
-        return self.progress.describe() if self.progress is not None else "waiting"
+        """For `Serving.tell`."""
+        progress = self._reply.progress if self._reply is not None else None
+        return progress.describe() if progress is not None else "waiting"
 
     def whole(self) -> Awaitable[bytes]:
         return collected(self)
 
-    def direct(self) -> None:  # type: ignore[override]
-        """None: the payloads aren't chat chunks, and may have to wait."""
-        return
-
     async def payloads(self) -> list[bytes]:
-        while True:
+        while not self.done:
+            assert self._reply is not None
             try:
-                events = await super().payloads()
+                events = await self._reply.payloads()
             except _Cut:
                 if await self._go_on():
                     continue
                 # It was cut after its last token, and the engine can't be asked to stop there again.
-                self.done = self._ended = True
-                return [encode(chunk) for chunk in self._last({"stop_type": "limit", "tokens_predicted": 0})]
-            chunks = [chunk for event in events for chunk in self._translated(event)]
+                self.done = True
+                ended = {"stop_type": "limit", "tokens_predicted": 0}
+                return [encode(chunk) for chunk in self._chunks.last(self._tokens, ended)]
+            chunks = [chunk for event in events for chunk in self._translated(event, self._reply)]
             if chunks or not events:
                 return chunks
+        return []
 
-    def _translated(self, payload: bytes) -> list[bytes]:
+    def _translated(self, payload: bytes, reply: Resumed) -> list[bytes]:
         """Chat chunks for a payload of `/completion`."""
-        body = json_object(payload, self.json)
+        body = json_object(payload, reply.json)
         if "error" in body:
             return [payload]
         try:
             text, timings = body.get("content") or "", body.get("timings") or {}
-            self._ids += body.get("tokens") or ()
-            if text:
-                self._texts.append(text)
-                self._known, self._told = len(self._ids), timings["predicted_n"]
-                self._look_for_marks(text)
-            if self._cached is None and "cache_n" in timings:
-                self._cached = timings["cache_n"]
-            chunks = [self._chunk({"content": text})] if text or not self._begun else []
+            self._tokens.add(text, body.get("tokens") or (), timings["predicted_n"] if text else None)
+            self._watch.read(text)
+            if "cache_n" in timings:
+                self._chunks.cached(timings["cache_n"])
+            chunks = [*self._chunks.text(text)]
             if body.get("stop"):
                 self.done = True
-                chunks += self._last(body)
+                reply.end()
+                chunks += self._chunks.last(self._tokens, body)
         except (KeyError, TypeError, AttributeError) as error:
             raise malformed(error) from error
         return [encode(chunk) for chunk in chunks]
-
-    def _look_for_marks(self, text: str) -> None:
-        if self._unmarked and not self._left:
-            begun = "".join(self._texts)
-            self._left = MAY_BE_CALLS.fullmatch(begun) is not None
-            self._unmarked = not begun.strip()
-        if self._marks and not self._left:
-            self._tail += text
-            self._left = any(mark in self._tail for mark in self._marks)
-            self._tail = self._tail[-max(map(len, self._marks)) :]
-
-    def _chunk(self, delta: dict[str, Any], reason: str | None = None) -> dict[str, Any]:
-        if not self._begun:
-            self._begun = True
-            delta = {"role": "assistant", **delta}
-        choice = {"index": 0, "delta": delta, "finish_reason": reason}
-        return {**self._head(), "choices": [choice]}
-
-    def _head(self) -> dict[str, Any]:
-        model = self._backend.model.upstream_name
-        return {"id": self._id, "object": "chat.completion.chunk", "created": int(time()), "model": model}
-
-    def _last(self, body: dict[str, Any]) -> list[dict[str, Any]]:
-        end = self._chunk({}, "length" if body.get("stop_type") == "limit" else "stop")
-        if self._request.names_stop and (word := body.get("stopping_word")):
-            end["choices"][0]["stop_reason"] = word
-        chunks = [end]
-        if self._usage:
-            prompt, completion = len(self._prompt), len(self._written) + body["tokens_predicted"]
-            usage: dict[str, Any] = {
-                "prompt_tokens": prompt,
-                "completion_tokens": completion,
-                "total_tokens": prompt + completion,
-                "prompt_tokens_details": {"cached_tokens": self._cached or 0},
-            }
-            chunks.append({**self._head(), "choices": [], "usage": usage})
-        return chunks
 
     # Giving way
 
@@ -406,8 +299,8 @@ class FlexReply(HTTPReply):
 
     @property
     def gives_way(self) -> bool:
-        busy = self._seat is not None and self._saving is None and not self._left
-        return busy and not self._closed and not self.done and not self._response.ended
+        busy = self._seat is not None and self._saving is None and not self._watch.active
+        return busy and not self._closed and self._reply is not None and not self._reply.has_ended
 
     @property
     def closed(self) -> bool:
@@ -419,14 +312,15 @@ class FlexReply(HTTPReply):
         return self._saving
 
     async def _save(self) -> None:
-        prompts, turn = self._backend.prompts, self.turn
-        assert isinstance(turn, Turn)
+        prompts, reply = self._backend.prompts, self._reply
+        assert reply is not None
+        assert isinstance(reply.turn, Turn)
         async with prompts.saving:
-            if self._closed or self.done or self._response.ended:
+            if self._closed or reply.has_ended:
                 return  # it has ended meanwhile
-            self._response.cut(_Cut())
+            reply.cut()
             self.history.append(("put_aside", monotonic()))
-            self._aside = await put_aside(prompts, turn)
+            self._aside = await put_aside(prompts, reply.turn)
         if not self._closed and self._seat is not None:
             self._away = True
             self._seat.leave()
@@ -436,7 +330,9 @@ class FlexReply(HTTPReply):
         `ask`."""
         assert self._saving is not None
         assert self._seat is not None
-        before, self._request.progress = self._request.progress, self._describe
+        serving = self._request.serving
+        before = serving.describe
+        serving.tell(self._describe)
         try:
             await asyncio.shield(self._saving)
             backend = await self._seat.join()
@@ -444,28 +340,26 @@ class FlexReply(HTTPReply):
             if not isinstance(backend, LlamaCppFlex):
                 raise ProviderUnavailable("the model's settings changed while the answer was put aside", status=502)
             self._backend = backend
-            await self._recall_written()
-            if self._limit is not None and len(self._written) >= self._limit:
+            await self._recall()
+            if self._tokens.at_limit:
                 return False
             turn = await take_back(backend.prompts, backend.slots, self._aside, self._request.caller.owner)
             await self._forget()
             with turn:
                 await self.ask(turn)
         finally:
-            self._request.progress = before
+            serving.tell(before)
         self._saving = None
         self.history.append(("went_on", monotonic()))
         self._seat.taken(self)
         return True
 
-    async def _recall_written(self) -> None:
-        behind = [*self._prompt, *self._written]
-        held = self._aside.tokens(behind) if self._aside is not None else None
-        ids = written(self._ids[: self._known], self._told, held)
-        if ids is None:
+    async def _recall(self) -> None:
+        """Finds out which tokens the client has."""
+        held = self._aside.tokens(self._tokens.all) if self._aside is not None else None
+        if not self._tokens.recall(held):
             # Tokenised again, the text may be other tokens, and other words may follow.
-            ids = await self._backend.origin.ids("".join(self._texts), begins=False) or []
-        self._written += ids
+            self._tokens.retokenised(await self._backend.origin.ids(self._tokens.text, begins=False) or [])
 
     def _describe(self) -> str:
         told = self._seat.describe() if self._seat is not None else ""
@@ -480,20 +374,40 @@ class FlexReply(HTTPReply):
         if self._closed:
             return
         self._closed = True
-        super().close()
+        if self._reply is not None:
+            self._reply.close()
         if self._away and self._seat is not None:
             self._away = False
             self._seat.back()
-        saving = self._saving
-        if saving is not None:
+        if (saving := self._saving) is not None:
+            forgetting = self._backend.forgetting
             finished = asyncio.create_task(self._discard(saving), name="forget an answer")
-            FORGETTING.add(finished)
-            finished.add_done_callback(FORGETTING.discard)
+            forgetting.add(finished)
+            finished.add_done_callback(forgetting.discard)
 
     async def _discard(self, saving: asyncio.Task[None]) -> None:
         await asyncio.wait({saving})
         await self._forget()
 
 
-FORGETTING: set[asyncio.Task[None]] = set()
-"""Keeps references to tasks, since the event loop doesn't."""
+class Resumed(HTTPReply):
+    """The answer of one request to `/completion`."""
+
+    __slots__ = ()
+
+    def __init__(self, response: Response, turn: Turn) -> None:
+        super().__init__(response)
+        self.progress = PromptProgress()
+        self.turn = turn
+
+    @property
+    def has_ended(self) -> bool:
+        return self.done or self._response.ended
+
+    def end(self) -> None:
+        """The engine's last payload has come."""
+        self.done = True
+
+    def cut(self) -> None:
+        """Ends the work in the engine; `payloads` raises _Cut."""
+        self._response.cut(_Cut())

@@ -98,8 +98,8 @@ class MLXBackend(OpenAIBackend):
             restored = reply.restored if isinstance(reply, MLXReply) else 0
             reply.turn = ToldTurn(self._prompts, asked, restored, request.caller.owner)
         if request.stream:
-            reply.read_progress(progress := PromptProgress(request))
-            request.progress = progress.describe
+            reply.read_progress(progress := PromptProgress(request.serving))
+            request.serving.tell(progress.describe)
         return reply
 
     async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> HTTPReply:

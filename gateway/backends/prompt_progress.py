@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import ChatRequest, Serving
 from gateway.wire.lenient import LenientReader
 
 FROM_BYTES = 1024
@@ -18,36 +18,36 @@ _KEY = b'"prompt_progress"'
 
 
 class PromptProgress:
-    """processed, total: tokens of the prompt; both 0 until the engine reports them. request: is told what was read."""
+    """processed, total: tokens of the prompt; both 0 until the engine reports them. serving: is told what was read."""
 
-    __slots__ = ("_request", "processed", "total")
+    __slots__ = ("_serving", "processed", "total")
 
-    def __init__(self, request: ChatRequest | None = None) -> None:
+    def __init__(self, serving: Serving | None = None) -> None:
         self.processed = self.total = 0
-        self._request = request
+        self._serving = serving
 
     def _reported(self, processed: Any, total: Any, cached: Any = 0) -> None:
         self.processed, self.total = processed, total
-        if self._request is not None and isinstance(total, int) and isinstance(cached, int):
-            self._request.prompt_tokens = total, cached
+        if self._serving is not None and isinstance(total, int) and isinstance(cached, int):
+            self._serving.reads(total, cached)
 
     def describe(self) -> str:
-        """The text for `ChatRequest.progress`."""
+        """The text for `Serving.tell`."""
         return f"reading processed={self.processed} total={self.total}" if self.total else "waiting"
 
     # llama.cpp
 
     @classmethod
     def requested(cls, request: ChatRequest, fields: dict[str, Raw]) -> PromptProgress | None:
-        """Asks llama.cpp to stream its progress, and connects it to `request.progress`.
+        """Asks llama.cpp to stream its progress, and has the request tell it.
 
         Returns None if the request is short, isn't streamed, or already asks for the progress itself.
         """
         if not request.stream or "return_progress" in fields or len(bytes(fields["messages"])) < FROM_BYTES:
             return None
         fields["return_progress"] = _TRUE
-        progress = cls(request)
-        request.progress = progress.describe
+        progress = cls(request.serving)
+        request.serving.tell(progress.describe)
         return progress
 
     def strip(self, payloads: list[bytes]) -> list[bytes]:

@@ -14,7 +14,7 @@ from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.feature import offered
 from gateway.server.keys import FILE, SCOPES, KeyFile
-from gateway.server.limits import NAMES, parse, written
+from gateway.server.limit_words import NAMES, parse, written
 
 EXAMPLES = """\
 examples:

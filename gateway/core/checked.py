@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from msgspec.structs import replace
+
 from gateway.core.run import Asker, Run
 from gateway.core.sender import Asked
 from gateway.errors import GatewayError, ProviderInvalidRequest
@@ -117,21 +119,21 @@ class CheckedRun(Run):
             raise self._unmet(check, fault)
         self._attempt += 1
         attempt, original = self._attempt, self._original
-        again = original.continued(check.again(message, fault))
         if self._request.by_format:
             self._route.sender.learn_format(forces=False)
-        again.by_format = check.constraint.kind == "call" and self._route.sender.may_force_calls()
-        self._request = again
-        original.progress = lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {again.progress()}"
+        by_format = check.constraint.kind == "call" and self._route.sender.may_force_calls()
+        again = self._request = original.continued(check.again(message, fault), by_format=by_format)
+        asks = again.serving
+        original.serving.tell(lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {asks.describe()}")
         try:
             await self._ask(again)
         except ProviderInvalidRequest:
-            if not again.by_format:
+            if not by_format:
                 raise
             # A server that doesn't know the field.
             self._route.sender.learn_format(forces=False)
-            again.by_format = False
-            await self._ask(again)
+            self._request = replace(again, by_format=False)
+            await self._ask(self._request)
 
     def _conforms(self) -> None:
         self._given = True

@@ -40,20 +40,20 @@ class Describer:
         """See `gateway.core.images.Describes`. Begins with the last images, since it doesn't describe all of many."""
         texts: dict[str, str] = {}
         left = MAX_DESCRIBED
-        before = request.progress
+        before = request.serving.describe
         try:
             for url in reversed(images):
                 key = model, request.caller.owner, sha256(url.encode()).digest()
                 if key not in self._kept and left:
                     left -= 1
-                    request.progress = lambda: f"describing model={model}"
+                    request.serving.tell(lambda: f"describing model={model}")
                     if text := await self._ask(model, url, request):
                         self._kept[key] = text
                 if (text := self._kept.get(key, "")) != "":
                     self._kept.move_to_end(key)
                     texts[url] = described(text, model)
         finally:
-            request.progress = before
+            request.serving.tell(before)
         while len(self._kept) > MAX_KEPT:
             self._kept.popitem(last=False)
         return texts
@@ -62,14 +62,14 @@ class Describer:
         """The model's description; "" if it gives none."""
         content = [text_part(PROMPT), image_part(url)]
         body = {"messages": [{"role": "user", "content": content}], "model": model, "max_tokens": MAX_TOKENS}
-        request = ChatRequest.parse(encode(body), of.api)
-        request.caller, request.tier = of.caller, of.tier
+        request = ChatRequest.parse(encode(body), of.api, of.caller)
+        request.serving.settle(of.serving.tier)
         if (route := self._route_of(model)) is None:
             return ""
         try:
             with await route.open_in_turn(request) as run:
                 answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, Text)]
-                seen = LEFT_OUT not in run.answer.healed
+                seen = LEFT_OUT not in run.answer.report.healed
         except GatewayError:
             return ""
         return "".join(answer).strip()[:MAX_CHARACTERS] if seen else ""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from gateway.config import Model
 from gateway.core.route import Route
 from gateway.core.run import Run
@@ -29,9 +31,9 @@ async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | No
                 await asyncio.sleep(RETRY.delay(attempt, min(last.retry_after or 0.0, RETRY.longest)))
             if (route := route_of(name)) is None:
                 break
-            request.fallback = name if name != model.name else None
+            asked = request if name == model.name else replace(request, fallback=name)
             try:
-                return await _begun(await route.open_in_turn(request))
+                return await _begun(await route.open_in_turn(asked))
             except GatewayError as error:
                 if error.lasting:
                     last = last or error

@@ -39,8 +39,10 @@ class Gateway:
         """pool: the engines that it shares with other gateways; None: all are its own."""
         self.config = config
         self.pool = pool
-        self.request_log = RequestLog(config.log.requests, bodies=config.log.bodies)
-        self._traces = _traces(config.log, self.request_log) if config.log.traces is not None else None
+        log = config.log
+        traced = log.traces is not None
+        self.request_log = RequestLog(log.requests, bodies=log.bodies, traced=traced and log.trace_content)
+        self._traces = _traces(log) if traced else None
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
@@ -179,15 +181,15 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
-        if route.plain and request.tier != "flex":
+        if route.plain and request.serving.tier != "flex":
             meter = request.caller.meter
-            if meter is None or not meter.restricted:
-                if request.tier == "auto":
-                    request.tier = "default"
+            if meter is None or not meter.limits.restricted:
+                if request.serving.tier == "auto":
+                    request.serving.settle("default")
                 return route.open(request)
         model = route.model
         check(model, request.caller)
-        request.tier = tier_of(model, request.caller, request.model, request.tier)
+        request.serving.settle(tier_of(model, request.caller, request.model, request.serving.tier))
         if model.retries or model.fallbacks:
             return open_with_fallbacks(model, lambda name: self.routes.get(name), request)
         return route.open_in_turn(request)
@@ -231,16 +233,15 @@ class Gateway:
         await self.aclose()
 
 
-def _traces(log: Log, request_log: RequestLog) -> Traces:
+def _traces(log: Log) -> Traces:
     """Raises ProviderUnavailable if OpenTelemetry isn't installed."""
     try:
-        from gateway.observe.traces import TracedAnswer, TracedRecordedAnswer, Traces
+        from gateway.observe.traces import Traces
     except ImportError as error:
         raise ProviderUnavailable(
             f"log.traces needs the package {error.name}: pip install 'ctxgate[otel]'", code="otel_missing"
         ) from error
     assert log.traces is not None
-    request_log.read_by(TracedRecordedAnswer if log.trace_content else TracedAnswer, TracedRecordedAnswer)
     return Traces(log.traces, content=log.trace_content)
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Mapping, Sequence
-from copy import copy
-from typing import TYPE_CHECKING, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Protocol
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.backends import Backend
 from gateway.config import Model
@@ -14,24 +14,12 @@ from gateway.errors import ImagesUnsupported, ProviderUnsupportedContentBlock
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.images import may_have, urls, with_texts
 
-if TYPE_CHECKING:
-    from gateway.core.sender import Asked
-
 TEXT_ONLY = ("llama-cpp-python", "echo")
 """Runtimes that get no images, whatever their server can do."""
 
 
 class Server(Protocol):
     async def backend(self) -> Backend: ...
-
-
-class Asker(Protocol):
-    """What answers requests for the model; a Route."""
-
-    def ask(self, request: ChatRequest) -> Awaitable[Asked]: ...
-
-    @property
-    def server(self) -> Server: ...
 
 
 class Describes(Protocol):
@@ -46,8 +34,8 @@ class Describes(Protocol):
 class Images:
     """What becomes of the images in the requests for one model.
 
-    text_only: the model is known to read text alone, and its requests go through `ask`. Of other models the first
-    refusal tells, each time: `ask_again`.
+    text_only: the model is known to read text alone, and gets its requests `fitted`. Of other models the first refusal
+    tells, each time: `refused`.
     """
 
     def __init__(self, model: Model, describer: Describes | None = None) -> None:
@@ -57,52 +45,40 @@ class Images:
         self._refuses = model.images == "refuse"
         self.text_only = not self._refuses and _reads_text(model)
 
-    async def ask(self, route: Asker, request: ChatRequest) -> Asked:
-        """Sends the request, with texts in place of its images. Raises as `Route.ask`, the request then unchanged."""
+    async def fitted(self, request: ChatRequest) -> ChatRequest:
+        """The request as the model gets it: for one that reads text, with texts in place of its images."""
         if not (self.text_only and may_have(request.fields["messages"])):
-            return await route.ask(request)
-        return await self._ask(route, request)
+            return request
+        return await self._replaced(request)
 
-    async def _ask(self, route: Asker, request: ChatRequest) -> Asked:
-        before = request.fields, request.changes
-        await self._replace(request)
-        try:
-            return await route.ask(request)
-        except BaseException:
-            # Another model may be asked next, which sees them.
-            request.fields, request.changes = before
-            raise
-
-    async def ask_again(self, request: ChatRequest, refusal: ProviderUnsupportedContentBlock, route: Asker) -> Asked:
-        """Sends a request again that the engine refused. Raises `refusal` unless its images are the reason."""
+    async def refused(
+        self, request: ChatRequest, refusal: ProviderUnsupportedContentBlock, server: Server
+    ) -> ChatRequest:
+        """The same for a request that the engine refused. Raises `refusal` unless its images are the reason."""
         if self._refuses or not urls(decode(request.fields["messages"])):
             raise refusal
-        if (
-            not isinstance(refusal, ImagesUnsupported)
-            and (await (await route.server.backend()).about()).sees is not False
-        ):
+        if not isinstance(refusal, ImagesUnsupported) and (await (await server.backend()).about()).sees is not False:
             raise refusal
-        return await self._ask(route, request)
+        return await self._replaced(request)
 
     def counted(self, request: ChatRequest) -> ChatRequest:
         """The request whose tokens to count: for a model that reads text, without images."""
         if not (self.text_only and may_have(request.fields["messages"])):
             return request
         messages, _ = with_texts(decode(request.fields["messages"]), {})
-        counted = copy(request)
-        counted.fields = {**request.fields, "messages": Raw(encode(messages))}
-        return counted
+        return replace(request, fields={**request.fields, "messages": Raw(encode(messages))})
 
-    async def _replace(self, request: ChatRequest) -> None:
+    async def _replaced(self, request: ChatRequest) -> ChatRequest:
         messages = decode(request.fields["messages"])
         texts: Mapping[str, str] = {}
         if self._model.images == "describe" and self.describer is not None and (found := urls(messages)):
             assert self._model.describe_with is not None
             texts = await self.describer.describe(self._model.describe_with, found, request)
         messages, kinds = with_texts(messages, texts)
-        if kinds:
-            request.fields = {**request.fields, "messages": Raw(encode(messages))}
-            request.changes = {**request.changes, **kinds}
+        if not kinds:
+            return request
+        fields = {**request.fields, "messages": Raw(encode(messages))}
+        return replace(request, fields=fields, changes={**request.changes, **kinds})
 
 
 def _reads_text(model: Model) -> bool:

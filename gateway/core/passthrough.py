@@ -13,8 +13,9 @@ from gateway.backends import Backend, Reply
 from gateway.core.aside import LARGE, aside
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import NOBODY, ApiName, Caller, Tier, decode, encode
+from gateway.wire.chat import NOBODY, ApiName, Caller, decode, encode
 from gateway.wire.lenient import BROKEN, LenientReader
+from gateway.wire.limits import Tier
 from gateway.wire.sse import Sink
 from gateway.wire.values import MOST_TOKENS, exceeds
 

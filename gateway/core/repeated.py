@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from copy import copy
 from typing import Any
+
+from msgspec.structs import replace
 
 from gateway.core.run import Asker, Run
 from gateway.core.sender import Asked
@@ -56,10 +57,9 @@ class RepeatedRun(Run):
         return held + clean
 
     async def _ask_for_words(self) -> None:
-        self._request = copy(self._request)
-        self._request.in_words = True
+        self._request = replace(self._request, in_words=True)
         await self._ask(self._request)
-        self.answer.healed = {**self.answer.healed, "repeated_calls": 1}
+        self.answer.report.heal("repeated_calls")
 
     def _repeats(self, message: Any) -> bool:
         return isinstance(message, Mapping) and _any(calls_in(message), self._answered)

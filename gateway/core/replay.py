@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gateway.answer.normalize import Answer, EngineError
+from gateway.answer.errors import EngineError
+from gateway.answer.normalize import Answer
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
 from normalizers import registry

@@ -8,6 +8,7 @@ from time import monotonic
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.answer.capture import recorded
 from gateway.backends import Backend, Endpoint
@@ -27,7 +28,8 @@ from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
 from gateway.upstream import EngineGone
-from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, Tier, rank_of, tier_in, waiting
+from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, rank_of, tier_in
+from gateway.wire.limits import Tier
 
 if TYPE_CHECKING:
     from gateway.engines import Engine
@@ -74,22 +76,25 @@ class Route:
 
         If an engine of ours has died, or dies before it answers, restarts it and sends the request once more.
         """
-        began = monotonic()
+        began, received = monotonic(), request
         self.requests.hold()
         try:
             replayed = False
+            if self.images.text_only:
+                request = await self.images.fitted(request)
             try:
-                asked = await (self.images.ask(self, request) if self.images.text_only else self.ask(request))
+                asked = await self.ask(request)
             except EngineGone:
                 if self.engine is None:
                     raise
                 replayed = True
-                asked = await self.images.ask(self, request)
+                asked = await self.ask(request)
             except ProviderUnsupportedContentBlock as error:
-                asked = await self.images.ask_again(request, error, self)
+                request = await self.images.refused(request, error, self.server)
+                asked = await self.ask(request)
         except BaseException as error:
             self.requests.release()
-            self._failed(request, began, error)
+            self._failed(received, began, error)
             raise
         enforced = asked[-1]
         kind = Run if enforced is None or enforced.check is None else CheckedRun
@@ -101,10 +106,10 @@ class Route:
 
     async def open_in_turn(self, request: ChatRequest) -> Run:
         """Like `open`, for a request that may have to wait for an external server because of its service tier."""
-        if self.engine is not None or request.tier != "flex":
+        if self.engine is not None or request.serving.tier != "flex":
             return await self.open(request)
-        async with self._place(lambda say: setattr(request, "progress", say)):
-            request.progress = waiting
+        async with self._place(request.serving.tell):
+            request.serving.tell()
             return await self.open(request)
 
     def ask(self, request: ChatRequest) -> Awaitable[Asked]:
@@ -114,24 +119,24 @@ class Route:
         return self._take_place(request, self.engine)
 
     async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
-        if (backend := engine.backend) is not None and request.tier != "flex":
-            engine.enter(rank_of(request.tier))
+        if (backend := engine.backend) is not None and request.serving.tier != "flex":
+            engine.enter(rank_of(request.serving.tier))
         else:
-            request.progress = lambda: str(engine.progress(request) or "waiting")
+            request.serving.tell(lambda: str(engine.progress(request) or "waiting"))
             self.requests.waiting[request] = came = monotonic()
             try:
-                backend = await engine.join(request, rank_of(request.tier))
+                backend = await engine.join(request, rank_of(request.serving.tier))
             finally:
                 self.requests.waiting.pop(request, None)
-            request.progress = waiting
-            if request.tier == "flex":
+            request.serving.tell()
+            if request.serving.tier == "flex":
                 return await self._sit_down(request, engine, backend, monotonic() - came)
         try:
             return await self._send(request, backend)
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
-            engine.leave(rank_of(request.tier))
+            engine.leave(rank_of(request.serving.tier))
             raise
 
     async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Asked:
@@ -139,13 +144,14 @@ class Route:
         from gateway.engines.seat import EngineSeat
 
         try:
-            if (flexible := backend.flexible()) is not None:
-                backend, request.plain = flexible, False  # it needs terms of its own
-            asked = await self._send(request, backend)
+            if (flexible := backend.flexible()) is None:
+                asked = await self._send(request, backend)
+            else:
+                asked = await self._send(replace(request, plain=False), flexible)  # it needs terms of its own
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
-            engine.leave(rank_of(request.tier))
+            engine.leave(rank_of(request.serving.tier))
             raise
         if (reply := asked[0].flexible) is not None:
             engine.hosts(reply, EngineSeat(engine, request, waited))
@@ -184,11 +190,12 @@ class Route:
         self.requests.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.
-        mended = repairs(answer, run.outcome) if answer.choices or answer.healed or answer.decided else None
+        contents, report = answer.contents, answer.report
+        mended = repairs(answer, run.outcome) if contents.choices or report.healed or report.decided else None
         recording = None
         if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace
-        usage = answer.usage
+        usage = contents.usage
         if (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
         caller, now = run.caller, monotonic()
@@ -198,7 +205,7 @@ class Route:
         # fmt: off
         self._book((
             self.model.name, run.stream, run.outcome, run.began, now, run.first,
-            usage, answer.chunks, mended, recording, run.api, caller,
+            usage, contents.chunks, mended, recording, run.api, caller,
         ))
         # fmt: on
 

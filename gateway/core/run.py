@@ -7,7 +7,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
-from gateway.answer.normalize import EngineError
+from gateway.answer.errors import EngineError
 from gateway.config import Model
 from gateway.core.aside import LARGE, aside
 from gateway.core.sender import Asked, Sender
@@ -99,7 +99,7 @@ class Run:
 
     @property
     def flex(self) -> bool:
-        return self._request.tier == "flex"
+        return self._request.serving.tier == "flex"
 
     @property
     def request(self) -> ChatRequest:
@@ -219,7 +219,7 @@ class Run:
     def _leave(self) -> None:
         self.reply.close()
         if self._in_flight and (engine := self._route.engine) is not None:
-            engine.leave(rank_of(self._request.tier))
+            engine.leave(rank_of(self._request.serving.tier))
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:

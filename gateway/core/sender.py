@@ -10,7 +10,9 @@ from typing import TypeVar
 from msgspec import Raw
 from msgspec.structs import replace
 
-from gateway.answer.normalize import Answer, in_words
+from gateway.answer.capture import RecordedAnswer
+from gateway.answer.normalize import Answer
+from gateway.answer.reading import in_words
 from gateway.backends import Backend, Reply
 from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
 from gateway.backends.quiet import Quiet
@@ -79,7 +81,7 @@ class Sender:
     async def send(self, request: ChatRequest, backend: Backend) -> Asked:
         """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
         if request.tools is not None and not self._model.parallel_tool_calls:
-            request.call_once()
+            request = request.calling_once()
         can = await self._capabilities(request, backend)
         try:
             return await self._send_once(request, backend, can)
@@ -170,22 +172,29 @@ class Sender:
 
     def _reader(self, request: ChatRequest, prepared: Prepared, terms: Terms, reply: Reply) -> Answer:
         """Who reads the reply."""
-        kind: Callable[..., Answer] = self._request_log.plain
-        if request.recorded or self._request_log.bodies:
-            kind = partial(self._request_log.recorded, sent=prepared.fields)
+        kind: Callable[..., Answer] = Answer
+        if request.recorded or self._request_log.records:
+            kind = partial(RecordedAnswer, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
         fixup = reply.fixup if prepared.logprobs is None else Logprobs(prepared.logprobs, reply.fixup)
         healed = {**prepared.repairs, **request.changes} if request.changes else prepared.repairs
-        answer = kind(request, reader, fixup, reasoning_open=reply.reasoning_open, healed=healed)
-        answer.decided = reply.decided
         wanted = request.call_deltas or self._settings.call_deltas
-        answer.unmarked_guarded = terms.unmarked_piecewise(wanted, reply.by_grammar)
-        if request.stream and request.tools is not None:
-            held = self.no_repeats and request.past_calls
-            answer.guarded = terms.piecewise(wanted, reply.by_grammar) and not held
-            if not answer.guarded:
-                before = request.progress
-                request.progress = lambda: answer.describe_held() if answer.chunks else before()
+        streams_calls = request.stream and request.tools is not None
+        guarded = streams_calls and terms.piecewise(wanted, reply.by_grammar)
+        guarded = guarded and not (self.no_repeats and request.past_calls)
+        answer = kind(
+            request,
+            reader,
+            fixup,
+            reasoning_open=reply.reasoning_open,
+            guarded=guarded,
+            unmarked_guarded=terms.unmarked_piecewise(wanted, reply.by_grammar),
+            healed=healed,
+            decided=reply.decided,
+        )
+        if streams_calls and not guarded:
+            before = request.serving.describe
+            request.serving.tell(lambda: answer.contents.describe_held() if answer.chunks else before())
         return answer
 
 

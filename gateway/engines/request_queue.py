@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from gateway.backends import Backend
 from gateway.errors import GatewayError, ProviderRateLimit
-from gateway.wire.chat import DEFAULT, FLEX, TIERS, Tier, rank_of
+from gateway.wire.chat import DEFAULT, FLEX, TIERS, rank_of
+from gateway.wire.limits import Tier
 
 
 class Running(Struct, frozen=True):

@@ -17,7 +17,7 @@ from gateway.engines.residency import Residency
 from gateway.engines.states import State
 from gateway.engines.usage import UsageSampler
 from gateway.errors import GatewayError
-from gateway.wire.chat import Tier
+from gateway.wire.limits import Tier
 from gateway.wire.progress import Progress, Waiting
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from msgspec import Struct
 from msgspec.structs import astuple
 
-from gateway.answer.capture import RecordedAnswer, Recording, asked, model_in
+from gateway.answer.capture import Recording, asked, model_in
 from gateway.answer.normalize import Answer
 from gateway.answer.unread import UNREAD
 from gateway.errors import GatewayError, InternalError
@@ -84,11 +84,11 @@ class Repairs(Struct, gc=False, frozen=True):
 
 
 def repairs(answer: Answer, outcome: Outcome = OK) -> Repairs | None:
-    mended, healed, warnings = answer.mended, answer.healed, [warning["code"] for warning in answer.warnings()]
-    if outcome == OK and answer.unread:
+    mended, healed, warnings = answer.mended, answer.report.healed, [warning["code"] for warning in answer.warnings()]
+    if outcome == OK and answer.contents.unread:
         warnings.append(UNREAD)
-    found = Repairs(mended, healed, warnings, answer.decided)
-    return found if mended != "none" or healed or warnings or answer.decided else None
+    found = Repairs(mended, healed, warnings, answer.report.decided)
+    return found if mended != "none" or healed or warnings or answer.report.decided else None
 
 
 class Ended(NamedTuple):
@@ -333,24 +333,18 @@ def _saved(usage: Mapping[str, Any]) -> float:
 
 
 class RequestLog:
-    """Counts every answer and holds the last `size`. bodies: whether to record their bytes."""
+    """Counts every answer and holds the last `size`. bodies: whether to keep their bytes. traced: spans tell them."""
 
-    def __init__(self, size: int = 0, *, bodies: bool = False) -> None:
+    def __init__(self, size: int = 0, *, bodies: bool = False, traced: bool = False) -> None:
         self.bodies = bodies
+        self.records = bodies or traced
+        """Whether every answer is recorded."""
         self.usage = Usage()
         self.rows: list[Row] = []
         """Rows to settle. At UNSETTLED rows, the code that appends one calls `settle`."""
         self._stats: dict[str, Stats] = {}
         self._last: deque[Row] = deque(maxlen=size)
         self._total = 0
-        self.plain: type[Answer] = Answer
-        """How an answer is read."""
-        self.recorded: type[RecordedAnswer] = RecordedAnswer
-        """How a recorded answer is read."""
-
-    def read_by(self, plain: type[Answer], recorded: type[RecordedAnswer]) -> None:
-        """How to read answers from now on."""
-        self.plain, self.recorded = plain, recorded
 
     def settle(self) -> None:
         """Moves `rows` into the log and the counters."""

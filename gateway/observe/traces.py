@@ -21,7 +21,7 @@ from opentelemetry.trace import Span, SpanKind, StatusCode, set_span_in_context
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from gateway import __version__
-from gateway.answer.capture import RecordedAnswer, Recording
+from gateway.answer.capture import Recording
 from gateway.answer.normalize import Answer
 from gateway.observe.request_log import LEFT, OK, Ended, Row
 from gateway.wire import genai
@@ -68,35 +68,6 @@ class Note(Struct):
     request: ChatRequest | None = None
     answer: Answer | None = None
     events: list[Event] = []
-
-
-class Reasons:
-    """An answer that remembers its id and why it ended."""
-
-    finish_reason: str | None = None
-    id: str | None = None
-
-    def _last(self, *args: Any) -> dict[str, Any]:
-        last: dict[str, Any] = super()._last(*args)  # type: ignore[misc]
-        self._look(last)
-        return last
-
-    def whole(self, payload: bytes) -> bytes:
-        body: bytes = super().whole(payload)  # type: ignore[misc]
-        self._look(decode(body))
-        return body
-
-    def _look(self, answer: Mapping[str, Any]) -> None:
-        self.id = answer.get("id")
-        self.finish_reason = next((choice.get("finish_reason") for choice in answer["choices"]), None)
-
-
-class TracedAnswer(Reasons, Answer):
-    pass
-
-
-class TracedRecordedAnswer(Reasons, RecordedAnswer):
-    pass
 
 
 class Traces:
@@ -167,12 +138,12 @@ def _attributes(ended: Ended, note: Note, operation: str) -> genai.Attributes:
     request, answer = note.request, note.answer
     if request is not None:
         found |= _parameters(request)
-        if request.tier is not None:
-            found["openai.response.service_tier"] = request.tier
+        if request.serving.tier is not None:
+            found["openai.response.service_tier"] = request.serving.tier
     return found | genai.answered(
         model=ended.model if answer is not None else None,
-        id=getattr(answer, "id", None),
-        finish_reason=getattr(answer, "finish_reason", None),
+        id=answer.contents.id if answer is not None else None,
+        finish_reason=answer.contents.finish_reason if answer is not None else None,
         prompt_tokens=prompt if ended.usage else None,
         completion_tokens=completion if ended.usage else None,
     )

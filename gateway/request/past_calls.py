@@ -13,7 +13,7 @@ Message = dict[str, Any]
 
 def as_wanted(messages: list[Message], history: History) -> tuple[list[Message], Mapping[str, int]]:
     """The messages as the template wants them, and the number of changes by kind, as in
-    `gateway.answer.normalize.ADAPTED`."""
+    `gateway.answer.report.ADAPTED`."""
     counts: Counter[str] = Counter()
     if history.apart:
         messages = [one for message in messages for one in _apart(message, counts)]

@@ -374,9 +374,16 @@ def _without_the_rest(request: ChatRequest) -> ChatRequest:
     """The request, reduced to what terms may depend on."""
     names = ("tools", "tool_choice", "response_format", "parallel_tool_calls")
     fields = {name: request.fields[name] for name in names if name in request.fields}
-    rest = ChatRequest.parse(encode({"messages": [{"role": "user"}], **fields}))
-    rest.by_format = request.by_format
-    return rest
+    return replaced(
+        request,
+        fields=fields,
+        model=None,
+        stream=False,
+        past_calls=False,
+        plain=request.tools is None and not request.constrained,
+        call_deltas=None,
+        call_threshold=None,
+    )
 
 
 def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:

@@ -26,7 +26,7 @@ def conforming(messages: list[Message]) -> Iterator[tuple[list[Message], Mapping
     """Forms of the conversation for stricter and stricter templates, each with the number of its changes by kind.
 
     All say what the conversation says, in its order. Leaves out forms that don't differ from the one before. The kinds
-    are those of `gateway.answer.normalize.ADAPTED`, and `ids`.
+    are those of `gateway.answer.report.ADAPTED`, and `ids`.
     """
     counts: Counter[str] = Counter()
     for rule in _RULES:

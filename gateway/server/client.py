@@ -31,8 +31,9 @@ class Client(Protocol):
         ...
 
 
-async def respond_error(client: Client, error: GatewayError) -> None:
-    await client.whole(error.status, (JSON_TYPE, *error.headers()), encode(error.body()))
+async def respond_error(client: Client, error: GatewayError, more: Headers = ()) -> None:
+    """more: headers besides the error's own."""
+    await client.whole(error.status, (JSON_TYPE, *error.headers(), *more), encode(error.body()))
 
 
 class ASGIClient:

@@ -14,6 +14,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Iterable
+from time import time
 from types import SimpleNamespace
 from typing import Any, NoReturn, Protocol
 
@@ -30,7 +31,7 @@ from gateway.server.connections import has_left, make_room
 from gateway.server.keys import Keyring
 from gateway.server.principal import Callers, Principal
 from gateway.wire.chat import Caller, Meter, encode
-from gateway.wire.limits import openai_headers
+from gateway.wire.limits import LimitReached, openai_headers
 
 log = logging.getLogger("ctxgate")
 
@@ -602,7 +603,7 @@ class ChatCycle:
             principal = app.keyring.anybody() or app.authenticate(self._headers)
             caller = app.callers.known(agent, principal) or await app.caller(agent, principal)
             if (meter := caller.meter) is not None:
-                self._left = meter.enter(openai_headers)
+                self._left = meter.enter()
                 self._meter = meter
             if self.more_body or len(self.body) > app.max_body or self._protocol.flow.read_paused:
                 await self._answer_large(app, caller, principal)
@@ -611,7 +612,8 @@ class ChatCycle:
                 await app.answer_hot(body, self._headers, self, caller)
         except GatewayError as error:
             self.keep_alive = self.keep_alive and not self.more_body
-            await respond_error(self, error)
+            left = openai_headers(error.standing, time()) if isinstance(error, LimitReached) else ()
+            await respond_error(self, error, left)
         except asyncio.CancelledError:
             if not self.disconnected:
                 self._protocol.transport.close()
@@ -622,7 +624,7 @@ class ChatCycle:
         finally:
             self._task = None
             if (meter := self._meter) is not None:
-                meter.ended += 1
+                meter.leave()
 
     async def _answer_large(self, app: HotApp, caller: Caller, principal: Principal) -> None:
         body = Body(app.bodies, app.max_body, principal)

@@ -19,7 +19,8 @@ import msgspec
 from msgspec import Struct
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
-from gateway.server.principal import Limits, Principal
+from gateway.server.principal import Principal
+from gateway.wire.limits import Limits
 
 FILE = "keys.json"
 """The file's name in the state folder; see `KeyFile`."""

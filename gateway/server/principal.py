@@ -7,26 +7,11 @@ from typing import Literal
 
 from msgspec import Struct
 
-from gateway.wire.chat import NOBODY, Caller, Meter, Tier
+from gateway.wire.chat import NOBODY, Caller, Meter
+from gateway.wire.limits import Limits
 
 Sharing = Literal["never", "tenant", "all"]
 """Who may reuse the beginning of another user's prompt: nobody, users of the same tenant, or everybody."""
-
-
-class Limits(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The limits of a key; see `gateway.server.limits`. None: any number; (): all."""
-
-    requests_per_minute: int | None = None
-    tokens_per_minute: int | None = None
-    tokens_per_day: int | None = None
-    parallel: int | None = None
-    """Requests at a time."""
-    models: tuple[str, ...] = ()
-    """Names or aliases."""
-    tiers: tuple[Tier, ...] = ()
-    """Values of `service_tier` that it may ask for."""
-    tier: Tier | None = None
-    """Its default."""
 
 
 class Principal(Struct, frozen=True, eq=False):

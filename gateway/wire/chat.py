@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from copy import copy
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
 from gateway.wire.body import Stop, misfit
-from gateway.wire.limits import Headers, Standing
+from gateway.wire.limits import Limits, Standing, Tier
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 from gateway.wire.usage import SoundUsage
 from gateway.wire.values import MOST_VALUES, check
@@ -167,9 +167,6 @@ ApiName = Literal["chat", "responses", "messages", "completions", "embeddings", 
 """The gateway's API that received a request."""
 
 
-Tier = Literal["priority", "default", "flex"]
-"""OpenAI's `service_tier`: who goes first where requests wait for one engine or its memory."""
-
 TIERS: tuple[Tier, ...] = ("priority", "default", "flex")
 PRIORITY, DEFAULT, FLEX = 0, 1, 2
 """Ranks of requests, by their tier: the lower goes first."""
@@ -188,38 +185,37 @@ def rank_of(tier: str | None) -> int:
 
 
 class Meter(Protocol):
-    """The limits of a caller's key. restricted: they name models or tiers."""
+    """Counts what a caller's key uses of its limits."""
 
-    restricted: bool
+    key: str
+    limits: Limits
 
-    ended: int
-    """Requests counted by `enter` that have ended: the caller of `enter` adds one."""
-
-    def enter(self, headers: Callable[[Standing, float], Headers]) -> int:
-        """Counts a request in, until `ended` counts it out. Returns how many more are left. Raises ProviderRateLimit,
-        with the headers of `headers`."""
+    def enter(self) -> int:
+        """Counts a request in, until `leave`. Returns how many more are left. Raises LimitReached."""
         ...
 
-    def standing(self) -> Standing: ...
+    def leave(self) -> None:
+        """A request that `enter` counted has ended."""
+        ...
+
+    def again(self) -> None:
+        """Counts a further request in the place of one that `enter` counted. Raises LimitReached."""
+        ...
+
+    def stay(self) -> None:
+        """The next `leave` is of a request that goes on; another one comes when that has ended."""
+        ...
+
+    def standing(self) -> Standing:
+        """What is left now."""
+        ...
 
     def lines(self, requests: int) -> bytes:
         """What is left, in OpenAI's words, as lines of an answer's head. requests: as `enter` said."""
         ...
 
     def answer(self, head: bytes, requests: int, body: bytes) -> bytes:
-        """A whole answer: `head`, `lines`, the length of the body, and the body. To write the numbers along with the
-        rest costs less than half."""
-        ...
-
-    def check(self, *names: str) -> None:
-        """Raises ProviderAuthentication (403) for a model that the key may not use. names: its name and aliases."""
-        ...
-
-    def tier(self, wanted: Tier | None, default: Tier | None) -> Tier | None:
-        """The tier that the key gets. wanted: by the request itself. default: of the model; None for none.
-
-        Raises ProviderAuthentication (403) for a tier that the key may not ask for.
-        """
+        """A whole answer with these lines; see `gateway.wire.limits.HeadLines.answer`."""
         ...
 
     def spend(self, usage: Mapping[str, Any], now: float) -> None:
@@ -254,30 +250,56 @@ PUT_ASIDE = "put-aside"
 
 
 def waiting() -> str:
-    """The default `ChatRequest.progress`."""
+    """The progress of a request of which nothing else is known."""
     return "waiting"
 
 
-class ChatRequest(Struct, eq=False):
-    """A checked request; `parse` makes it.
+class Serving(Struct, eq=False):
+    """What changes about a request while it is served. All copies of a request share it.
+
+    tier: the service tier that it asks for, `auto` included; once the gateway has its route, the
+    one that it gets. None if nobody has said one; then the answer names none. prompt_tokens: the prompt's, and those of
+    them from a cache, if the engine tells them before its answer; else zeros. describe: returns the progress until the
+    answer begins, a word, then key=value pairs; each stage that works on the request says it. While a call is held back
+    it begins with `CALLING`, then and later.
+    """
+
+    tier: Wanted | None = None
+    prompt_tokens: tuple[int, int] = (0, 0)
+    describe: Callable[[], str] = waiting
+
+    def describe_now(self) -> str:
+        """What `describe` returns, whichever it is then."""
+        return self.describe()
+
+    def settle(self, tier: Wanted | None) -> None:
+        """It gets this tier."""
+        self.tier = tier
+
+    def tell(self, describe: Callable[[], str] = waiting) -> None:
+        """Its progress from now on."""
+        self.describe = describe
+
+    def reads(self, tokens: int, cached: int) -> None:
+        """The engine reads a prompt of so many tokens."""
+        self.prompt_tokens = tokens, cached
+
+
+class ChatRequest(Struct, eq=False, frozen=True):
+    """A checked request; `parse` makes it. A stage that changes something goes on with a copy.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
     change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
     fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
-    false positive only costs time. plain: without tools, past calls and constraint. progress: returns the progress
-    until the answer begins; each stage that works on the request sets it. While a call is held back it begins with
-    `CALLING`, then and later. call_deltas, call_threshold: the client's wishes instead of the model's keys of the same
-    name; the engine doesn't see them. caller: set by the API.
-    tier: the service tier that it asks for, `auto` included; once the gateway has its route, the one that it gets. None
-    if nobody has said one; then the answer names none.
+    false positive only costs time. plain: without tools, past calls and constraint. call_deltas,
+    call_threshold: the client's wishes instead of the model's keys of the same name; the engine doesn't see them.
     functions: the client speaks of `functions` and `function_call`, which came before tools.
     limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
     them, while `fields` say what the client said. A call of any other tool is text, in every format.
     changes: what was changed in its messages before it came to an engine, and how often, by kind.
     recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
     where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
-    prompt_tokens: the prompt's, and those of them from a cache, if the engine tells them before its answer; else zeros.
     size: bytes of its JSON.
     """
 
@@ -293,24 +315,18 @@ class ChatRequest(Struct, eq=False):
     constrained: bool
     past_calls: bool
     plain: bool
-    fallback: str | None = None
-    progress: Callable[[], str] = waiting
+    size: int
+    caller: Caller
+    serving: Serving
     call_deltas: CallDeltas | None = None
     call_threshold: float | None = None
-    caller: Caller = NOBODY
-    tier: Wanted | None = None
-    functions: bool = False
     limited: bool = False
     recorded: bool = False
+    functions: bool = False
+    fallback: str | None = None
     in_words: bool = False
     by_format: bool = False
-    prompt_tokens: tuple[int, int] = (0, 0)
-    size: int = 0
     changes: Mapping[str, int] = {}
-
-    def describe_progress(self) -> str:
-        """The current progress: a word, then key=value pairs."""
-        return self.progress()
 
     @property
     def names_stop(self) -> bool:
@@ -324,50 +340,52 @@ class ChatRequest(Struct, eq=False):
             return {}
         return {"tools": Raw(self.tools), "tool_choice": Raw(encode(self.tool_choice))}
 
-    def call_once(self) -> None:
-        """Allows one call to an answer, unless the client has said how many."""
-        if "parallel_tool_calls" not in self.fields:
-            self.fields["parallel_tool_calls"] = Raw(b"false")
-            self.parallel_tool_calls = False
+    def calling_once(self) -> ChatRequest:
+        """The request with one call allowed to an answer, unless the client has said how many."""
+        if "parallel_tool_calls" in self.fields:
+            return self
+        return replace(self, fields={**self.fields, "parallel_tool_calls": Raw(b"false")}, parallel_tool_calls=False)
 
-    def continued(self, messages: list[dict[str, Any]]) -> ChatRequest:
-        """Returns a copy of the request with more messages at the end."""
-        more = copy(self)
+    def continued(self, messages: list[dict[str, Any]], *, by_format: bool = False) -> ChatRequest:
+        """A request of its own with more messages at the end, from the same caller."""
         earlier = decode(self.fields["messages"])
-        more.fields = {**self.fields, "messages": Raw(encode([*earlier, *messages]))}
-        more.progress = waiting
-        return more
+        fields = {**self.fields, "messages": Raw(encode([*earlier, *messages]))}
+        return replace(self, fields=fields, by_format=by_format, serving=Serving(self.serving.tier))
 
     @classmethod
-    def parse(cls, body: bytes, api: ApiName = "chat", strict: bool = True) -> ChatRequest:
+    def parse(
+        cls,
+        body: bytes,
+        api: ApiName = "chat",
+        caller: Caller = NOBODY,
+        *,
+        recorded: bool = False,
+        functions: bool = False,
+        strict: bool = True,
+    ) -> ChatRequest:
         """strict: look at rare fields, too. Raises ProviderInvalidRequest, which names the field or limit."""
         try:
-            if len(body) > MOST_VALUES or not body.isascii():
-                check(body)
-            fields, body = read_fields(body)
-            known = _decode_known(body) if strict else _decode_loose(body)
+            fields, known = _read(body, strict=strict)
         except msgspec.ValidationError as error:
             if strict:
-                return cls._unusual(body, api)
+                return cls._unusual(body, api, caller, recorded)
             raise misfit(error) from None
-        except msgspec.DecodeError as error:
-            raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
-        except UnicodeDecodeError:
-            raise ProviderInvalidRequest("the request body is not valid UTF-8") from None
-        except RecursionError:
-            raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
         if not known.messages:
             raise ProviderInvalidRequest("messages: at least one message is required", param="messages")
         given = b"".join((known.tools,))  # bytes() of a Raw costs four times as much
-        tools = None
-        if given != b"null":
-            tools = (_checked_tools if len(given) <= MAX_KEPT_BYTES else _checked_tools.__wrapped__)(given)
-            if tools is not None and tools != given:
-                fields["tools"] = Raw(tools)
+        tools = _tools_of(given, fields) if given != b"null" else None
         options, choice, format = known.stream_options, known.tool_choice, known.response_format
+        limited = False
+        if tools is not None and isinstance(choice, dict) and choice.get("type") == ALLOWED_TOOLS:
+            limited = True
+            tools, choice = only_allowed(choice, tools)
         constrained = format is not None or (choice is not None and choice not in FREE)
         past_calls = _past_calls(fields["messages"]) is not None
-        request = cls(
+        if known.call_deltas is not None or known.call_threshold is not None:
+            fields.pop("call_deltas", None)
+            fields.pop("call_threshold", None)
+        tier = known.service_tier
+        return cls(
             fields,
             api,
             known.model,
@@ -380,39 +398,53 @@ class ChatRequest(Struct, eq=False):
             constrained,
             past_calls,
             tools is None and not constrained and not past_calls,
+            len(body),
+            caller,
+            Serving(None if tier is None else _KNOWN_TIERS.get(tier, "auto")),
+            known.call_deltas,
+            known.call_threshold,
+            limited,
+            recorded,
+            functions,
         )
-        request.size = len(body)
-        if known.service_tier is not None:
-            request.tier = _KNOWN_TIERS.get(known.service_tier, "auto")
-        if known.call_deltas is not None or known.call_threshold is not None:
-            fields.pop("call_deltas", None)
-            fields.pop("call_threshold", None)
-            request.call_deltas, request.call_threshold = known.call_deltas, known.call_threshold
-        return request._limited() if isinstance(choice, dict) else request
-
-    def _limited(self) -> ChatRequest:
-        """The request with the allowed tools alone, if its choice lists them. Raises ProviderInvalidRequest."""
-        choice = self.tool_choice
-        if self.tools is not None and isinstance(choice, dict) and choice.get("type") == ALLOWED_TOOLS:
-            self.tools, self.tool_choice = only_allowed(choice, self.tools)
-            self.constrained = self.response_format is not None or self.tool_choice not in FREE
-            self.limited = True
-        return self
 
     @classmethod
-    def _unusual(cls, body: bytes, api: ApiName) -> ChatRequest:
+    def _unusual(cls, body: bytes, api: ApiName, caller: Caller, recorded: bool) -> ChatRequest:
         """A request with a rare field, or an invalid one. Raises as `parse`."""
         from gateway.wire import rare
 
-        request = cls.parse(body, api, strict=False)
+        request = cls.parse(body, api, caller, recorded=recorded, strict=False)
         if (translated := rare.translated(request.fields)) is None:
             return request
-        request = cls.parse(translated, api)
-        request.functions = True
-        return request
+        return cls.parse(translated, api, caller, recorded=recorded, functions=True)
 
 
-@lru_cache(maxsize=8)
+def _read(body: bytes, *, strict: bool) -> tuple[dict[str, Raw], _Known]:
+    """All fields, and those that the gateway knows. Raises msgspec.ValidationError for a field of another kind than
+    expected, ProviderInvalidRequest for what isn't JSON."""
+    try:
+        if len(body) > MOST_VALUES or not body.isascii():
+            check(body)
+        fields, body = read_fields(body)
+        return fields, _decode_known(body) if strict else _decode_loose(body)
+    except msgspec.ValidationError:
+        raise
+    except msgspec.DecodeError as error:
+        raise ProviderInvalidRequest(f"the request body is not valid JSON: {error}") from None
+    except UnicodeDecodeError:
+        raise ProviderInvalidRequest("the request body is not valid UTF-8") from None
+    except RecursionError:
+        raise ProviderInvalidRequest("the request body is not valid: it is nested too deeply") from None
+
+
+def _tools_of(given: bytes, fields: dict[str, Raw]) -> bytes | None:
+    """`_checked_tools`, which replace those of `fields` where they differ."""
+    tools = _kept_tools(given) if len(given) <= MAX_KEPT_BYTES else _checked_tools(given)
+    if tools is not None and tools != given:
+        fields["tools"] = Raw(tools)
+    return tools
+
+
 def _checked_tools(given: bytes) -> bytes | None:
     """The array of tools to send, None for an empty one. Agents repeat the same bytes with every turn.
 
@@ -427,6 +459,8 @@ def _checked_tools(given: bytes) -> bytes | None:
     _check_tools(tools)
     return given if all(tool.type for tool in tools) else encode([_FUNCTION | tool for tool in decode(given)])
 
+
+_kept_tools = lru_cache(maxsize=8)(_checked_tools)
 
 _FUNCTION = {"type": "function"}
 """What a tool is that doesn't say it; llama.cpp refuses such a tool."""

@@ -11,7 +11,8 @@ from msgspec import Meta, Raw, Struct
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
 from gateway.wire.body import Stop
-from gateway.wire.chat import Tier, encode
+from gateway.wire.chat import encode
+from gateway.wire.limits import Tier
 from gateway.wire.nulls import read_fields
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import count

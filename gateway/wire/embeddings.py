@@ -15,7 +15,8 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
-from gateway.wire.chat import Tier, encode
+from gateway.wire.chat import encode
+from gateway.wire.limits import Tier
 from gateway.wire.values import MOST_TOKENS
 
 T = TypeVar("T")

@@ -35,7 +35,10 @@ def tokens_of(usage: Mapping[str, Any]) -> tuple[int, int, int]:
 
 def spent(usage: Mapping[str, Any]) -> int:
     """Prompt and completion tokens together, each at most MOST_TOKENS."""
-    return count(usage.get("prompt_tokens")) + count(usage.get("completion_tokens"))
+    prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if type(prompt) is int and type(completion) is int and 0 <= prompt <= FEW and 0 <= completion <= FEW:
+        return prompt + completion  # as nearly always
+    return count(prompt) + count(completion)
 
 
 def count(value: Any) -> int:

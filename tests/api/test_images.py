@@ -349,8 +349,8 @@ async def test_users_share_no_description() -> None:
         async with Gateway(Config(source=Path(__file__), active_model="m", models=models)) as gateway:
             for owner, described in (("one", 1), ("two", 2), ("one", 2)):
                 path, fields, _ = CASES["chat, a user's"]
-                request = ChatRequest.parse(json.dumps(body(path, fields, stream=False)).encode())
-                request.caller = Caller(owner=owner)
+                asked = json.dumps(body(path, fields, stream=False)).encode()
+                request = ChatRequest.parse(asked, caller=Caller(owner=owner))
                 with await gateway.chat(request) as run:
                     await run.whole()
                 assert len(eyes.requests) == described

@@ -16,8 +16,9 @@ from gateway.app import build
 from gateway.config import Config, Model, load
 from gateway.config.problems import ConfigError
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.limits import parse
-from gateway.wire.chat import Tier, with_tier
+from gateway.server.limit_words import parse
+from gateway.wire.chat import with_tier
+from gateway.wire.limits import Tier
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve

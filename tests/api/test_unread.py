@@ -72,7 +72,7 @@ CASES: dict[str, tuple[str, str | None, Json, Json, bool]] = {
 def test_which_answers_are_marked(name: str, stream: bool) -> None:
     format, content, fields, message, unread = CASES[name]
     read = answer(format, content, stream=stream, fields=fields, **message)
-    assert read.unread is unread
+    assert read.contents.unread is unread
     found = repairs(read)
     assert ("unread_call" in found.warnings if found is not None else False) is unread
     left = repairs(read, LEFT)

@@ -6,7 +6,8 @@ import json
 from typing import Any
 
 from gateway import backends
-from gateway.answer.normalize import Answer, EngineError
+from gateway.answer.errors import EngineError
+from gateway.answer.normalize import Answer
 from gateway.backends import Address
 from gateway.config import Model
 from gateway.wire.chat import ChatRequest

@@ -12,7 +12,8 @@ import pytest
 from msgspec import Raw
 
 from gateway import backends
-from gateway.answer.normalize import Answer, EngineError
+from gateway.answer.errors import EngineError
+from gateway.answer.normalize import Answer
 from gateway.backends import Backend
 from gateway.backends.llamacpp import LlamaCppBackend
 from gateway.backends.openai import MAX_MESSAGE, OpenAIBackend

@@ -10,7 +10,7 @@ import pytest
 from websockets.asyncio.client import connect
 
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.principal import Limits
+from gateway.wire.limits import Limits
 from tests.batches.test_api import chats, ended, gateway, of, read, start
 from tests.gateway.double import answers, completion, endless
 

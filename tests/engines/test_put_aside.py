@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from gateway.api.operations.live import in_flight as in_flight_now
 from gateway.api.operations.snapshot import snapshot
-from gateway.backends.llamacpp_flex import FORGETTING, FlexReply, written
+from gateway.backends.llamacpp_flex import FlexReply, LlamaCppFlex
+from gateway.backends.resumable import written
 from gateway.config import Model
 from gateway.core import Gateway, Run
 from gateway.engines import Engine
@@ -71,9 +72,12 @@ def calls(body: bytes) -> list[Any]:
     return [call["function"] for call in json.loads(body)["choices"][0]["message"]["tool_calls"]]
 
 
-async def forgotten() -> None:
-    while FORGETTING:
-        await asyncio.wait(FORGETTING)
+async def forgotten(engine: Engine) -> None:
+    assert engine.accepting is not None
+    backend = engine.accepting.flexible()
+    assert isinstance(backend, LlamaCppFlex)
+    while backend.forgetting:
+        await asyncio.wait(backend.forgetting)
 
 
 async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> FlexReply | None:
@@ -84,7 +88,7 @@ async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> F
     while not answer.done():
         for reply in engine.places.flexible:
             assert isinstance(reply, FlexReply)
-            if reply._told + len(reply._written) >= tokens or not reply.gives_way:
+            if reply.tokens >= tokens or not reply.gives_way:
                 return reply
         await asyncio.sleep(0)
     return None
@@ -142,9 +146,9 @@ async def test_an_answer_that_lacks_only_its_end_gets_no_further_token(
             reply = await in_flight(engine, TOKENS, task)
             await whole(gateway, asked("a", "Say hello.", max_tokens=3))
             assert await task == alone
-            written = len(reply._written) if reply is not None else 0
+            written = reply.tokens if reply is not None and reply.history else 0
         assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
-        await forgotten()
+        await forgotten(engine)
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
 
@@ -165,7 +169,7 @@ async def test_memory_is_given_away_in_the_middle(
             await in_flight(engine, 3, tasks[0])
             run = await gateway.chat(asked("b", max_tokens=3))
             assert seen.started()[-2:] == ["a", "b"]
-            aside = [request.describe_progress() for request in requests]
+            aside = [request.serving.describe() for request in requests]
             with run:
                 await run.whole()
             assert await asyncio.gather(*tasks) == alone
@@ -215,7 +219,7 @@ async def test_a_client_that_leaves_while_its_answer_is_aside(
         run.close()
         assert engine.in_flight == 0
         assert await whole(gateway, flex("a", "Hello."))
-        await forgotten()
+        await forgotten(engine)
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
 

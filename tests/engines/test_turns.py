@@ -66,7 +66,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         await waits(engine, 2)
         assert await whole(gateway, "a")  # a default request goes straight on
         assert (engine.in_flight, engine.places.flex, len(engine.queue), ended) == (1, 0, 2, [])
-        assert flex[1].describe_progress().startswith("queued for=place position=2 waiting=2")
+        assert flex[1].serving.describe().startswith("queued for=place position=2 waiting=2")
         assert engine.status().waits_for == "place"
         (line,) = notes_on(gateway, "a")
         assert line.startswith("a: 2 requests wait for a free slot, the first for ")
@@ -137,7 +137,7 @@ async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
         back = asyncio.create_task(_whole(gateway, request))
         await waits(engine_of(gateway, "a"), 1)
         assert await whole(gateway, "b")
-        while not request.describe_progress().endswith("held-by=b"):  # noqa: ASYNC110 - a plan tells nobody
+        while not request.serving.describe().endswith("held-by=b"):  # noqa: ASYNC110 - a plan tells nobody
             await asyncio.sleep(0.01)
         status = engine_of(gateway, "a").status()
         assert (status.waits_for, status.held_by, engine_of(gateway, "b").state) == ("memory", ("b",), "ready")

@@ -137,7 +137,7 @@ async def test_a_request_that_says_how_it_is_answered_keeps_its_meaning(llama_cp
                     answers.append([json.loads(each)["choices"] for each in await run.payloads()])
                 else:
                     answers.append([choice["message"] for choice in json.loads(await run.whole())["choices"]])
-                assert run.answer.decided is None
+                assert run.answer.report.decided is None
     for answer in answers:
         for message in answer:
             for call in message.get("tool_calls") or ():

@@ -226,11 +226,6 @@ READ: dict[str, tuple[bytes, dict[str, Any]]] = {
     "deltas null": (b'"call_deltas":null', {"call_deltas": None}),
     "threshold": (b'"call_threshold":0.25', {"call_threshold": 0.25}),
     "threshold null": (b'"call_threshold":null', {"call_threshold": None}),
-    "no tier": (b'"x":1', {"tier": None}),
-    "tier null": (b'"service_tier":null', {"tier": None}),
-    "a tier": (b'"service_tier":"flex"', {"tier": "flex"}),
-    "any tier": (b'"service_tier":"auto"', {"tier": "auto"}),
-    "a tier of another server": (b'"service_tier":"scale"', {"tier": "auto"}),
     "words alone": (b'"x":1', {"constrained": False, "past_calls": False, "plain": True}),
     "with tools": (b'"tools":[{"type":"function","function":{"name":"f"}}]', {"constrained": False, "plain": False}),
     "tools to choose from": (b'"tool_choice":"auto"', {"constrained": False, "plain": True}),
@@ -253,6 +248,20 @@ def test_what_is_read(field: bytes, expected: dict[str, Any]) -> None:
     assert {name: getattr(request, name) for name in expected} == expected
 
 
+@pytest.mark.parametrize(
+    ("field", "tier"),
+    [
+        (b'"x":1', None),
+        (b'"service_tier":null', None),
+        (b'"service_tier":"flex"', "flex"),
+        (b'"service_tier":"auto"', "auto"),
+        (b'"service_tier":"scale"', "auto"),  # of another server
+    ],
+)
+def test_the_tier_that_is_asked_for(field: bytes, tier: str | None) -> None:
+    assert ChatRequest.parse(body(field)).serving.tier == tier
+
+
 def test_a_schema_is_the_one_of_its_format() -> None:
     def schema(format: str) -> bytes:
         request = ChatRequest.parse(body(b'"response_format":' + format.encode()))
@@ -267,14 +276,14 @@ def test_a_schema_is_the_one_of_its_format() -> None:
 def test_more_messages_go_behind_those_of_the_request() -> None:
     """A copy: the request itself stays as it is, and the copy waits anew."""
     request = ChatRequest.parse(body(b'"model":"m"'))
-    request.progress = lambda: "prompt tokens=7"
+    request.serving.tell(lambda: "prompt tokens=7")
     more = request.continued([{"role": "assistant", "content": "Ho"}])
     assert json.loads(encode(more.fields)) == {
         "model": "m",
         "messages": [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho"}],
     }
     assert bytes(request.fields["messages"]) == MESSAGES.partition(b":")[2]
-    assert (request.describe_progress(), more.describe_progress()) == ("prompt tokens=7", "waiting")
+    assert (request.serving.describe(), more.serving.describe()) == ("prompt tokens=7", "waiting")
 
 
 FIELD_TIERS: dict[str, tuple[dict[str, Raw], str | None]] = {

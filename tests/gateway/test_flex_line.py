@@ -105,7 +105,7 @@ async def test_flex_waits_for_all_others_where_nobody_knows_the_places() -> None
         requests = [asked(text, "flex") for text in ("one", "two")]
         flex = [asyncio.create_task(answer(gateway, "", request=request)) for request in requests]
         await in_line(route, 2)
-        assert requests[1].describe_progress() == "queued for=place position=2 waiting=2"
+        assert requests[1].serving.describe() == "queued for=place position=2 waiting=2"
         assert route.line is not None
         assert route.line.waited > 0
         second = asyncio.create_task(answer(gateway, "another"))

@@ -123,7 +123,7 @@ class FailsAsItIsLookedAt(FailingBackend):
                 failed.set_exception(ProviderUnavailable("just now"))
             return "looked at"
 
-        request.progress = standing
+        request.serving.tell(standing)
         return await failed
 
 

@@ -22,9 +22,12 @@ from gateway.app import build
 from gateway.config import Config, Model
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.limits import KeyMeter, Limiter, LimitReached, Window, parse, written
-from gateway.server.principal import Limits, Principal
-from gateway.wire.limits import Left, Standing, anthropic_headers, duration, openai_headers
+from gateway.server.ledger import Window
+from gateway.server.limit_words import parse, written
+from gateway.server.limits import Limiter
+from gateway.server.meter import KeyMeter
+from gateway.server.principal import Principal
+from gateway.wire.limits import Left, LimitReached, Limits, Standing, anthropic_headers, duration, openai_headers
 from gateway.wire.usage import MOST_TOKENS
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
@@ -62,7 +65,7 @@ def used(tokens: int) -> dict[str, int]:
 
 def left_of(meter: KeyMeter) -> dict[bytes, bytes]:
     """Counts a request in; the headers of its answer."""
-    left = meter.enter(openai_headers)
+    left = meter.enter()
     lines = meter.lines(left)
     assert meter.answer(b"a: b\r\n", left, b"words") == b"a: b\r\n%bcontent-length: 5\r\n\r\nwords" % lines
     standing = dict(openai_headers(meter.standing(), 0.0))
@@ -125,12 +128,12 @@ def test_a_meter_counts_as_one_would_by_hand(requests: int, tokens: int, asked: 
         if looks:
             meter.standing()
         try:
-            meter.enter(openai_headers)
+            meter.enter()
         except LimitReached:
             assert not has_room(62)
             continue
         assert has_room(60)
-        meter.ended += 1
+        meter.leave()
         meter.spend(used(amount), clock.at)
         let_in.append(clock.at)
         spent.append((clock.at, amount))
@@ -143,8 +146,8 @@ def test_a_meter_forgets_nothing_within_a_day_and_all_after_it() -> None:
     assert left_of(meter)[b"x-ratelimit-remaining-tokens"] == b"30"
     meter.spend(used(30), clock.at)
     with pytest.raises(LimitReached, match="key k: 100 tokens a day are its limit; try again in 86300 s") as refused:
-        meter.enter(openai_headers)
-    headers = dict(refused.value.headers())
+        meter.enter()
+    headers = dict([*refused.value.headers(), *openai_headers(refused.value.standing, 0.0)])
     assert headers[b"retry-after"] == b"86300"
     assert headers[b"x-ratelimit-reset-tokens"] == b"23h58m20s"
     clock.pass_on(DAY)
@@ -157,12 +160,12 @@ def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
     for comes in steps:
         if comes and running == most:
             with pytest.raises(LimitReached, match="at a time are its limit"):
-                meter.enter(openai_headers)
+                meter.enter()
         elif comes:
-            meter.enter(openai_headers)
+            meter.enter()
             running += 1
         elif running:
-            meter.ended += 1
+            meter.leave()
             running -= 1
         assert meter.running == running <= most
 
@@ -194,7 +197,7 @@ def test_an_answer_takes_what_its_server_counted_within_bounds(usage: dict[str, 
 def test_no_fewer_than_no_tokens_are_left() -> None:
     clock = Clock()
     meter = clock.meter(Limits(requests_per_minute=5, tokens_per_minute=10))
-    left = [meter.enter(openai_headers) for _ in range(2)]
+    left = [meter.enter() for _ in range(2)]
     meter.spend(used(30), clock.at)
     assert left == [4, 3]
     for told in (meter.lines(3), meter.answer(b"", 3, b"")):
@@ -214,14 +217,14 @@ def test_of_two_limits_on_tokens_the_lines_of_the_head_show_the_tighter_one() ->
 def test_tokens_of_an_answer_that_ends_long_after_its_request_count_from_its_end() -> None:
     clock = Clock()
     meter = clock.meter(Limits(tokens_per_minute=10))
-    meter.enter(openai_headers)
+    meter.enter()
     clock.pass_on(300)
     meter.spend(used(10), clock.at)
     clock.pass_on(50)
     with pytest.raises(LimitReached, match="10 tokens a minute"):
-        meter.enter(openai_headers)
+        meter.enter()
     clock.pass_on(12)
-    meter.enter(openai_headers)
+    meter.enter()
 
 
 def test_the_headers_of_both_apis() -> None:
@@ -319,7 +322,7 @@ async def test_gateways_that_tell_each_other_hold_to_one_limit(most: int, steps:
     for at_first, tell in steps:
         at = 0 if at_first else 1
         try:
-            meters[at].enter(openai_headers)
+            meters[at].enter()
         except LimitReached:
             assert sum(let_in) - untold[1 - at] >= most
         else:
@@ -336,32 +339,32 @@ async def test_gateways_that_tell_each_other_hold_to_one_limit(most: int, steps:
 async def test_requests_at_a_time_count_wherever_they_are_until_their_gateway_is_gone() -> None:
     one, two, principal = await two_limiters(Limits(parallel=2))
     here, there = await one.meter(principal), await two.meter(principal)
-    here.enter(openai_headers)
+    here.enter()
     two.elsewhere("one", one.news(whole=False), whole=False)
-    there.enter(openai_headers)
+    there.enter()
     with pytest.raises(LimitReached, match="2 requests at a time"):
-        there.enter(openai_headers)
+        there.enter()
     assert one.news(whole=False) == {}
     two.elsewhere("one", told := one.news(whole=True), whole=True)
     assert told == {"k": (0, 0, 1)}
     with pytest.raises(LimitReached):
-        there.enter(openai_headers)
-    here.ended += 1
+        there.enter()
+    here.leave()
     two.elsewhere("one", told := one.news(whole=False), whole=False)
     assert told == {"k": (0, 0, 0)}
-    there.enter(openai_headers)
+    there.enter()
 
     one.elsewhere("two", two.news(whole=False), whole=False)
     with pytest.raises(LimitReached):
-        here.enter(openai_headers)
+        here.enter()
     one.elsewhere("two", {}, whole=True)
-    here.enter(openai_headers)
+    here.enter()
 
 
 async def test_a_key_that_comes_here_later_has_used_what_others_told() -> None:
     one, two, principal = await two_limiters(Limits(requests_per_minute=2, tokens_per_minute=10))
     meter = await one.meter(principal)
-    meter.enter(openai_headers)
+    meter.enter()
     meter.spend(used(10), 0.0)
     two.elsewhere("one", one.news(whole=False), whole=False)
     standing = (await two.meter(principal)).standing()

@@ -31,9 +31,10 @@ PARIS = '{"city": "Paris"}'
 FORWARDS = registry.define({"like": "native_json", "unknown_tools": "forward"})
 
 
-def answer(format: Any = "native_json", **fields: Any) -> Answer:
+def answer(format: Any = "native_json", *, guarded: bool = False, **fields: Any) -> Answer:
     spec = registry.get(format) if isinstance(format, str) else format
-    return Answer(ChatRequest.parse(json.dumps(chat(**{"tools": TOOLS, **fields})).encode()), spec)
+    request = ChatRequest.parse(json.dumps(chat(**{"tools": TOOLS, **fields})).encode())
+    return Answer(request, spec, guarded=guarded)
 
 
 def fn(name: str | None = None, arguments: Any = None, **call: Any) -> Json:
@@ -298,38 +299,36 @@ def test_calls_leave_at_the_end_each_at_once_with_all_arguments() -> None:
     one = answer()
     fed(one, json.dumps(chunk("", role="assistant")).encode())
     assert fed(one, native(fn("get_weather", "", index=0, id="a")), native(fn(None, '{"city": ', index=0))) == []
-    assert one.describe_held() == "calling get_weather characters=9"
+    assert one.contents.describe_held() == "calling get_weather characters=9"
     assert fed(one, native(fn(None, '"Paris"}', index=0)), native(fn("ping", "{", index=1, id="b"))) == []
-    assert one.describe_held() == "calling ping characters=1"
+    assert one.contents.describe_held() == "calling ping characters=1"
     clean, _ = fed(one, native(fn(None, "}", index=1)), end("tool_calls"))
     weather, ping = json.loads(clean)["choices"][0]["delta"]["tool_calls"]
     named = {"name": "get_weather", "arguments": PARIS}
     assert weather == {"index": 0, "id": "a", "type": "function", "function": named}
     assert (ping["index"], ping["id"], ping["function"]["arguments"]) == (1, "b", "{}")
-    assert one.describe_held() == ""
+    assert one.contents.describe_held() == ""
 
 
 def test_progress_names_no_tool_that_the_request_does_not_declare() -> None:
     one = answer()
     fed(one, native(fn("a\nb", "{", index=0)))
-    assert one.describe_held() == "calling characters=1"
+    assert one.contents.describe_held() == "calling characters=1"
     name = "a\n" + "b" * 80
     one = answer(tools=[{"type": "function", "function": {"name": name}}])
     fed(one, native(fn(name, "{", index=0)))
-    assert one.describe_held() == f"calling a?{'b' * 62} characters=1", "no line of its own, and 64 characters"
+    assert one.contents.describe_held() == f"calling a?{'b' * 62} characters=1", "no line of its own, and 64 characters"
 
 
 def test_a_name_that_comes_later() -> None:
     parts = [{"index": 0, "id": "a"}, fn("ping", None, index=0), fn(None, "{", index=0), fn(None, "}", index=0)]
     for piecewise in (False, True):
-        one = answer()
-        one.guarded = piecewise
+        one = answer(guarded=piecewise)
         assert streamed_of(one, *map(native, parts), end("stop")).calls == [Call("ping", "{}")]
 
 
 def test_calls_that_leave_piecewise_are_judged_at_the_end() -> None:
-    one = answer()
-    one.guarded = True
+    one = answer(guarded=True)
     fed(one, json.dumps(chunk("", role="assistant")).encode())
     out = fed(one, native(fn("rm", "{", index=0)), native(fn("get_weather", '{"city": ', index=1)))
     assert [json.loads(each)["choices"][0]["delta"]["tool_calls"][0]["function"]["name"] for each in out] == [
@@ -345,8 +344,7 @@ def test_the_calls_of_an_answer_are_bounded(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(native_calls, "MAX_CHARACTERS", 1000)
     piece = native(fn(None, "x" * 100, index=0))
     for piecewise in (False, True):
-        one = answer()
-        one.guarded = piecewise
+        one = answer(guarded=piecewise)
         with pytest.raises(ProviderInvalidResponse, match="longer than 1,000 characters"):
             fed(one, native(fn("ping", "", index=0)), *[piece] * 10)
     with pytest.raises(ProviderInvalidResponse, match="longer than 1,000 characters"):

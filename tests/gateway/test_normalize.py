@@ -11,7 +11,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gateway.answer.normalize import Answer, EngineError
+from gateway.answer.errors import EngineError
+from gateway.answer.normalize import Answer
 from gateway.api.chat import WHOLE_HEADERS
 from gateway.errors import GatewayError, ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import repairs
@@ -34,9 +35,9 @@ TOOLS = [
 ]
 
 
-def answer(format: str = "native_json", fixup: Fixup | None = None, **fields: Any) -> Answer:
+def answer(format: str = "native_json", fixup: Fixup | None = None, *, guarded: bool = False, **fields: Any) -> Answer:
     request = ChatRequest.parse(json.dumps(chat(tools=TOOLS, **fields)).encode())
-    return Answer(request, registry.get(format), fixup)
+    return Answer(request, registry.get(format), fixup, guarded=guarded)
 
 
 def payload(*args: Any, **kwargs: Any) -> bytes:
@@ -337,8 +338,7 @@ def same(calls: list[Call]) -> list[tuple[str, Any]]:
 def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, together: bool, piecewise: bool) -> None:
     payloads = [payload("", role="assistant"), *chunks, payload(reason=reason)]
     batches = [payloads] if together else [[p] for p in payloads]
-    one = answer("pythonic")
-    one.guarded = piecewise
+    one = answer("pythonic", guarded=piecewise)
     [choice] = from_stream(streamed(one, batches)).values()
     assert same(choice.calls) == same(calls)
     assert choice.reason == "tool_calls"
@@ -346,8 +346,7 @@ def test_native_calls(chunks: list[bytes], calls: list[Call], reason: str, toget
 
 def test_good_native_calls_that_leave_piecewise_are_not_written_anew() -> None:
     chunks = NATIVE["as OpenAI does"][0]
-    one = answer()
-    one.guarded = True
+    one = answer(guarded=True)
     fed(one, payload("", role="assistant"))
     first, second, third = fed(one, *chunks)
     assert (second, third) == tuple(chunks[1:])
@@ -586,7 +585,7 @@ def test_a_call_without_marks_is_told_beside_the_strongest_repair(unmarked: bool
     assert dict(WHOLE_HEADERS[told])[b"x-ctxgate-mended"] == told.encode()
     one = answer("hermes", n=2)
     fed(one, payload("Hi"), payload("Hi", index=1))
-    one.choices[0].normalizer.unmarked, one.choices[1].normalizer.mended = unmarked, level
+    one.contents.choices[0].normalizer.unmarked, one.contents.choices[1].normalizer.mended = unmarked, level
     assert one.mended == told
     ended = [json.loads(each) for index in (0, 1) for each in fed(one, payload(reason="stop", index=index))]
     found = [chunk.get("ctxgate", {}).get("mended", "none") for chunk in ended]

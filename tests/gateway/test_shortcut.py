@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from gateway.answer.normalize import Answer, EngineError
+from gateway.answer.errors import EngineError
+from gateway.answer.normalize import Answer
 from gateway.backends.base import DirectReply
 from gateway.core.shortcut import Shortcut
 from gateway.wire.chat import ChatRequest

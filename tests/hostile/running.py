@@ -165,7 +165,6 @@ async def polite(exchange: Exchange) -> None:
 
 def configuration(upstream: Upstream, folder: Path, test_model: Path) -> Json:
     """`m`: the scripted engine, `tiny`: the embedded engine with the test model, where it is installed, `echo`."""
-    upstream.script = polite  # another file's last one may still be there, and the gateway is warmed before a test
     models: Json = {
         "m": {"runtime": "openai", "base_url": f"http://127.0.0.1:{upstream.port}"},
         "echo": {"runtime": "echo"},

@@ -24,7 +24,7 @@ from websockets.sync.client import connect
 from gateway.api.routes import WEBSOCKETS, spellings
 from tests.hostile.endpoints import MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
 from tests.hostile.grown import grown
-from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, started, warm
+from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, polite, started, warm
 from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, valid
 from tests.patience import PATIENCE
 
@@ -55,6 +55,7 @@ def house(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempPat
         with keep_watching(gateway) as watcher:
             house = House(gateway, scripted, watcher)
             yield house
+    scripted.script = polite
     print(f"{house.sent} requests")
 
 

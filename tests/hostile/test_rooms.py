@@ -19,7 +19,7 @@ import pytest
 from tests.cli.commands import ctxgate
 from tests.gateway.double import Exchange, Script
 from tests.hostile.conftest import Unharmed
-from tests.hostile.running import Gateway, Upstream, configuration, started, warm
+from tests.hostile.running import Gateway, Upstream, configuration, polite, started, warm
 from tests.patience import PATIENCE
 from tests.rooms.running import calls, speaks
 
@@ -69,6 +69,7 @@ def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempP
         warm(running)
         scripted.script = once("tool_mkdir", {"path": "/a"})
         assert results(turn(running, room(running)))[0]["ok"]
+        scripted.script = polite
         yield running
 
 

@@ -19,7 +19,8 @@ from gateway.features.agents.tools.fetch import AT_ONCE
 from gateway.features.agents.tools.files import file_system
 from gateway.features.rooms.files import ZIPS, _zip
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.principal import Limits, Principal
+from gateway.server.principal import Principal
+from gateway.wire.limits import Limits
 from tests.gateway.double import Exchange
 from tests.hostile.running import Gateway, Upstream, configuration, polite, started
 from tests.patience import PATIENCE

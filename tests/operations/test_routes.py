@@ -549,7 +549,7 @@ async def test_whoever_asks_for_any_tier_gets_the_default_one() -> None:
         asked_for_any = request(service_tier="auto")
         with await running.chat(asked_for_any) as run:
             await run.whole()
-        assert asked_for_any.tier == "default"
+        assert asked_for_any.serving.tier == "default"
 
 
 # A changed configuration

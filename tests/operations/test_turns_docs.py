@@ -14,7 +14,7 @@ from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.limits import NAMES
+from gateway.server.limit_words import NAMES
 from gateway.server.principal import MOST_CLIENTS
 from gateway.wire.chat import TIERS
 from tests.cli.commands import config, ctxgate

@@ -303,12 +303,12 @@ async def test_requests_that_wait_are_told_apart(tmp_path: Path) -> None:
     async with Core(config) as gateway:
         route = gateway.routes["echo"]
         request = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Hi"}]}')
-        request.progress = lambda: "queued for=memory position=1 waiting=2 held-by=other"
+        request.serving.tell(lambda: "queued for=memory position=1 waiting=2 held-by=other")
         route.requests.waiting[request] = time.monotonic() - 3
         route.requests.opening = 3
         waits, sent = in_flight(gateway)
         assert (waits["state"], waits["model"], waits["seconds"]) == ("waits", "echo", pytest.approx(3, abs=1))
-        assert waits["progress"] == request.describe_progress()
+        assert waits["progress"] == request.serving.describe()
         assert (sent["state"], sent["count"]) == ("sent", 2)
         route.requests.waiting.clear()
         route.requests.opening = 0

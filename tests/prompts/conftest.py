@@ -63,8 +63,7 @@ class Shop:
         self, model: str = "a", messages: list[dict[str, str]] | None = None, *, owner: str = "", **fields: Any
     ) -> Run:
         asked = {"model": model, "messages": messages or talk(), "max_tokens": 8, "temperature": 0, **fields}
-        request = ChatRequest.parse(json.dumps(asked).encode())
-        request.caller = Caller(owner=owner)
+        request = ChatRequest.parse(json.dumps(asked).encode(), caller=Caller(owner=owner))
         return await self.gateway.chat(request)
 
     def engine(self, model: str = "a") -> Engine:

@@ -79,7 +79,7 @@ def find(gateway: Gateway, key: str) -> tuple[Json, Any] | None:
 def _run(model: str, run: Run, now: float) -> Json:
     answer = run.answer
     writes = run.first > 0 or answer.chunks > 0
-    progress = run.request.describe_progress()
+    progress = run.request.serving.describe()
     aside = progress.startswith(PUT_ASIDE)
     return {
         "key": key_of(run.began),
@@ -104,7 +104,7 @@ def _waiting(model: str, request: ChatRequest, since: float, now: float) -> Json
         "client": request.caller.client[:CLIENT],
         "stream": request.stream,
         "state": "waits",
-        "progress": request.describe_progress(),
+        "progress": request.serving.describe(),
         "seconds": round(now - since, 1),
         "first_seconds": None,
         "chunks": 0,

@@ -29,8 +29,8 @@ class Background:
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="background response")
         if meter is not None:
-            meter.ended -= 1  # its own request ends at once
-            self._task.add_done_callback(lambda _: _end(meter))
+            meter.stay()  # its own request ends at once
+            self._task.add_done_callback(lambda _: meter.leave())
         self._waking: asyncio.Task[None] | None = None
         self._last: asyncio.Task[None] | None = None
 
@@ -84,10 +84,6 @@ class Background:
     async def _wake(self) -> None:
         async with self._more:
             self._more.notify_all()
-
-
-def _end(meter: Meter) -> None:
-    meter.ended += 1
 
 
 class Backgrounds:

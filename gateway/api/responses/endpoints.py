@@ -135,10 +135,9 @@ async def compact(request: Request) -> ASGIApp:
     items = [*before, *wanted.items]
 
     def translated() -> ChatRequest:
-        return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses")
+        return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses", request.caller)
 
     chat = await aside(size + PER_ITEM * len(before), translated)
-    chat.caller = request.caller
     written: list[str] = []
     usage, cut = Usage(), False
     with await request.gateway.chat(chat) as run:
@@ -211,20 +210,18 @@ async def _said(
         if wanted.background:
             # Always streamed by the engine: clients may follow its events later.
             fields |= {"stream": True, "stream_options": {"include_usage": True}}
-        return ChatRequest.parse(encode(fields), "responses")
+        return ChatRequest.parse(encode(fields), "responses", request.caller)
 
     if wanted.truncation == "auto":
         from gateway.api.responses.truncation import fitting
 
         async def count(items: list[Item]) -> int:
             chat = await aside(size, translated, items)
-            chat.caller = request.caller
             return (await request.gateway.count_tokens(chat)).tokens
 
         window = request.gateway.route(wanted.model).model.context_window
         items = await fitting(items, window, wanted.max_output_tokens, count, size)
     chat = await aside(size, translated, items)
-    chat.caller = request.caller
     return items, chat
 
 
@@ -310,7 +307,7 @@ class Answer:
         return self.write(self.open_events())
 
     def open_events(self) -> list[dict[str, Any]]:
-        self.encoder.response["service_tier"] = self.chat.tier or "default"
+        self.encoder.response["service_tier"] = self.chat.serving.tier or "default"
         return self.encoder.opening()
 
     def feed(self, payloads: list[bytes]) -> bytes:

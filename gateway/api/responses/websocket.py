@@ -24,7 +24,6 @@ from gateway.server.principal import CALLER_KEY
 from gateway.server.websocket import SCOPE_KEY, WebSocket
 from gateway.services import Services
 from gateway.wire.chat import Meter, encode
-from gateway.wire.limits import openai_headers
 from gateway.wire.responses.request import CreateResponse, Item
 
 WAITING = 8
@@ -185,11 +184,11 @@ class _Connection:
 @contextmanager
 def _counted(meter: Meter) -> Iterator[None]:
     """Counts one request of a key with limits. Raises LimitReached."""
-    meter.enter(openai_headers)
+    meter.enter()
     try:
         yield
     finally:
-        meter.ended += 1
+        meter.leave()
 
 
 def _read(asked: list[bytes]) -> tuple[_Event, CreateResponse]:

@@ -49,7 +49,7 @@ class Transport(httpx.AsyncBaseTransport):
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
         try:
             if request.method == "POST" and request.url.path == "/v1/chat/completions":
-                return await self._chat(ChatRequest.parse(await request.aread(), self._api))
+                return await self._chat(ChatRequest.parse(await request.aread(), self._api, self._caller))
             if request.method == "GET":
                 return await self._models(request.url.path.removeprefix("/v1/"))
             raise ProviderInvalidRequest(f"{request.method} {request.url.path}: no such endpoint", status=404)
@@ -57,7 +57,6 @@ class Transport(httpx.AsyncBaseTransport):
             return httpx.Response(error.status, headers=error.headers(), content=encode(error.body()))
 
     async def _chat(self, request: ChatRequest) -> httpx.Response:
-        request.caller = self._caller
         run = await self._gateway.chat(request)
         if request.stream:
             return httpx.Response(200, headers={"content-type": "text/event-stream"}, stream=_Events(run))

@@ -123,7 +123,7 @@ class RemoteTurn:
 
     def stream(self) -> Stream:
         server = self._request.gateway.config.server
-        return Stream(self._opened(), self, server, self._answer.chat.describe_progress)
+        return Stream(self._opened(), self, server, self._answer.chat.serving.describe_now)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Opened]:
@@ -207,12 +207,11 @@ class RemoteTurn:
                 fields["max_tokens"] = limit
             if asked and "tool_choice" in fields:
                 fields["tool_choice"] = freed(fields["tool_choice"])
-            return ChatRequest.parse(encode(fields), "responses")
+            return ChatRequest.parse(encode(fields), "responses", answer.chat.caller)
 
         chat = await aside(answer.chat.size, translated)  # the first one, which had all but the last items
-        chat.caller = answer.chat.caller
         run = await self._request.gateway.chat(chat)
-        answer.chat.tier = chat.tier
+        answer.chat.serving.settle(chat.serving.tier)
         return run
 
 

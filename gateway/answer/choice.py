@@ -1,0 +1,175 @@
+"""One choice of an answer: what its text, its reasoning and its calls have come to so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from itertools import count
+from typing import Any
+
+from gateway.answer.native_calls import CONTENT, NativeCalls
+from gateway.answer.reading import Reading
+from gateway.answer.unread import Watch, may_be_unread
+from gateway.wire.lenient import EscapeJoiner, joined
+from gateway.wire.shape import ROLE
+from normalizers import Event, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn
+
+CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
+"""Finish reasons to replace by `stop` or `tool_calls`. Any other (length, content_filter) stays."""
+
+_MORE = "."
+"""Stands for whatever follows the reasoning."""
+
+
+class Choice:
+    """One choice of an answer, while it is read."""
+
+    __slots__ = (
+        *("_blanks", "_escapes", "_indices", "_native", "_numbers", "_reading", "_warnings"),
+        *("finished", "index", "normalizer", "spoken", "thoughts", "watch"),
+    )
+
+    def __init__(self, index: int, reading: Reading) -> None:
+        self.index = index
+        self.watch = Watch() if may_be_unread(reading.request) else None
+        self.normalizer = reading.text()
+        self.finished = False
+        self.spoken = False
+        """The client has its role."""
+        self._reading = reading
+        self._native: NativeCalls | None = None
+        self.thoughts: Normalizer | None = None
+        """Reads the reasoning that the engine keeps apart: a call at its end counts if nothing follows it."""
+        self._blanks = ""
+        """The white space at the end of that reasoning."""
+        self._indices = count()
+        self._numbers: dict[int, int] = {}  # the normaliser's index → the answer's
+        self._escapes: EscapeJoiner | None = None
+        """Of the arguments of the call in the text that is open; whole ones leave nothing behind."""
+        self._warnings: list[dict[str, str]] = []
+
+    def speak(self, delta: dict[str, Any]) -> dict[str, Any]:
+        """The choice's next delta: only the first has a role. Clients that concatenate the texts of deltas, OpenAI's
+        own among them, turn more of them into `assistantassistant…`."""
+        role = {} if self.spoken else {"role": ROLE}
+        self.spoken = True
+        return {**role, **{name: value for name, value in delta.items() if name != "role"}}
+
+    def reason(self, engine_reason: str | None) -> str:
+        if engine_reason not in CLEAN_FINISH:
+            return str(engine_reason)
+        return "tool_calls" if self.called else "stop"
+
+    @property
+    def called(self) -> bool:
+        """The model has called a tool."""
+        readers = (self.normalizer, self._native, self.thoughts)
+        return any(reader is not None and reader.called for reader in readers)
+
+    @property
+    def held(self) -> tuple[str, int] | None:
+        """The name and the characters so far of the call that is held back."""
+        return (self._native and self._native.held) or self.normalizer.held
+
+    def warnings(self) -> list[dict[str, str]]:
+        """Those of the text and of the calls that the engine parsed."""
+        return self._warnings if self._native is None else self._warnings + self._native.warnings()
+
+    def unread(self, tools: Collection[str]) -> bool:
+        """Whether its text, which has ended, is or looks like a call of a tool."""
+        if self.watch is None:
+            return False
+        return any(warning["code"] in CONTENT for warning in self.warnings()) or self.watch.holds_call(tools)
+
+    def deltas(self, events: Iterable[Event]) -> list[dict[str, Any]]:
+        """Turns events into OpenAI deltas; joins adjacent ones of one kind."""
+        deltas: list[dict[str, Any]] = []
+        for event in events:
+            last = deltas[-1] if deltas else {}
+            match event:
+                case TextDelta(text):
+                    if self.watch is not None:
+                        self.watch.text(text)
+                    if "content" in last:
+                        last["content"] += text
+                    else:
+                        deltas.append({"content": text})
+                case ReasoningDelta(text):
+                    if self.watch is not None:
+                        self.watch.thought(text)
+                    if "reasoning" in last:
+                        last["reasoning_content"] = last["reasoning"] = last["reasoning"] + text
+                    else:
+                        deltas.append({"reasoning_content": text, "reasoning": text})
+                case ToolStart(index, call_id, name):
+                    self._escapes = EscapeJoiner()
+                    self._numbers[index] = number = next(self._indices)
+                    function = {"name": joined(name)[0], "arguments": ""}
+                    deltas.append(
+                        {"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]}
+                    )
+                case ToolArgs(index, json):
+                    number = self._numbers[index]
+                    assert self._escapes is not None
+                    json = self._escapes.feed(json)
+                    calls = last.get("tool_calls")
+                    if calls and calls[0]["index"] == number:
+                        calls[0]["function"]["arguments"] += json
+                    else:
+                        deltas.append({"tool_calls": [{"index": number, "function": {"arguments": json}}]})
+                case Warn(code, text):
+                    self._warnings.append({"code": code, "text": text})
+        return deltas
+
+    def native(self) -> NativeCalls:
+        """The reader of calls that the engine parsed."""
+        if self._native is None:
+            self._native = self._reading.native(self._indices, self.normalizer)
+        return self._native
+
+    def may_call(self, thought: str) -> bool:
+        """Whether this piece of the reasoning that the engine keeps apart has to be read, since a call may begin in
+        it, or has begun."""
+        return self.thoughts is not None or self._reading.calls_in_reasoning(thought)
+
+    def think(self, thought: str) -> list[Event]:
+        """The events of more such reasoning."""
+        if self.thoughts is None:
+            self.thoughts = self._reading.thoughts()
+            self.thoughts.feed(_MORE)  # so that white space isn't the beginning of the reasoning
+        self._blanks = _blanks_after(self._blanks + thought)
+        return self.thoughts.feed(thought)
+
+    def end_thinking(self, reason: str | None, *, more: bool) -> list[Event]:
+        """What is held back of such reasoning. more: something follows it, so that no call in it counts."""
+        thoughts = self.thoughts
+        if thoughts is None:
+            return []
+        rest = thoughts.feed(f"{self._reading.spec.think[0][1]}{_MORE}") if more else []
+        rest += thoughts.finish(reason)
+        if thoughts.called:
+            return rest
+        self.thoughts = None
+        blanks, self._blanks = self._blanks, ""
+        kept: list[Event] = [event for event in rest if isinstance(event, ReasoningDelta)]
+        return [*kept, ReasoningDelta(blanks)] if blanks else kept
+
+    def ending(self, reason: str | None) -> list[dict[str, Any]]:
+        """The last deltas: all that is held back."""
+        deltas = self.deltas(self.end_thinking(reason, more=False) + self.normalizer.finish(reason))
+        if self._native is not None:
+            text, calls = self._native.finish(reason)
+            deltas += self.deltas([TextDelta(text)]) if text else []
+            deltas += [{"tool_calls": calls}] if calls else []
+        return deltas
+
+    def close(self) -> None:
+        """It has ended; text that comes all the same passes unchanged."""
+        self.finished = True
+        read, self.normalizer = self.normalizer, Normalizer()
+        self.normalizer.mended, self.normalizer.unmarked = read.mended, read.unmarked
+        self.normalizer.called = read.called
+
+
+def _blanks_after(text: str) -> str:
+    """The white space at the end of a text."""
+    return text[len(text.rstrip()) :]
