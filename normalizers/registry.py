@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from normalizers.base import Normalizer, new_call_id
 from normalizers.formats import FORMATS
 from normalizers.read.dialects import DIALECTS, dialect_of, load
-from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, Syntax, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, Layout, MessageSyntax, NamedSyntax, Syntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ def _fields(kind: type[Any], given: Mapping[str, Any], where: str) -> dict[str, 
             raise UnknownFormat(f"{where}.{key}: no such field.{hint} Known: {', '.join(known)}.")
         if key == "call" and isinstance(value, Mapping):
             values[key] = TagSyntax(**_fields(TagSyntax, value, f"{where}.call"))
+        elif key == "layout":
+            if not isinstance(value, Mapping):
+                raise UnknownFormat(f"{where}.layout: needs the fields of a layout")
+            values[key] = Layout(**_fields(Layout, value, f"{where}.layout"))
         elif key != "syntax":
             values[key] = _as_declared(str(known[key].type), value, f"{where}.{key}")
     missing = [name for name, field in known.items() if field.default is MISSING and name not in (*given, "name")]

@@ -93,6 +93,52 @@ class MessageSyntax:
     """The tags, for `calls` "tags". The format's other `begins` may surround them."""
 
 
+Spelling = Literal["json", "mixed", "python"]
+"""How a value is spelled: as JSON, as Python, or with Python's words, such as ``None``, outside of JSON alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a model writes calls, character by character: `opening`, the calls with `between` between them, `closing`.
+
+    Forced calls are written so, and past ones are shown so. A template's fields stand in braces.
+    """
+
+    call: str
+    """A template with ``{name}`` and ``{arguments}``, and if needed ``{id}``, or ``{index}``, which counts the
+    calls."""
+    opening: str = ""
+    between: str = ""
+    closing: str = ""
+    behind_several: str = ""
+    """What stands behind `closing` if there are several calls, and may behind one."""
+    empty: str = ""
+    """A template of a call without arguments, if it isn't `call` with none."""
+    parameter: str = ""
+    """A template with ``{key}`` and ``{value}``, and if needed ``{string}`` or ``{type}`` as in `TagSyntax`. If empty,
+    the arguments are one object."""
+    separator: str = ""
+    """What stands between two parameters."""
+    comma: str = ", "
+    """What stands between two members of a JSON object or array."""
+    colon: str = ": "
+    """What stands between a key of JSON and its value."""
+    indent: str = ""
+    """Each member of JSON stands on a line of its own, indented by as many more blanks as this says. Empty: on one
+    line."""
+    spelling: Spelling = "json"
+    quoted: bool = False
+    """A parameter's text stands in quotes, as in JSON."""
+    sorted: bool = False
+    """Keys come in the order of the alphabet."""
+    first: Literal["0", "1"] = "0"
+    """The `index` of the first call."""
+    lead: str = ""
+    """What may stand before the calls of an answer that is nothing else."""
+    gap: str = ""
+    """What stands between reasoning and calls; if empty, any white space may."""
+
+
 Syntax = NamedSyntax | TagSyntax | ElementSyntax | MessageSyntax
 
 BEGINS_JSON = ("{", "[", "```")
@@ -159,6 +205,8 @@ class FormatSpec:
     unknown_tools: Literal["refuse", "forward"] = "refuse"
     """How to treat a call of an undeclared tool. With ``refuse``, its text stays content, marks included. A `bare`
     call of one is always content."""
+    layout: Layout | None = None
+    """How calls are written. None: as the dialect's other fields say, see `normalizers.write.layout`."""
     result: tuple[str, str] | tuple[()] = ()
     """Literals around a tool's result."""
     keep_special: bool = True

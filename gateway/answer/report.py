@@ -17,6 +17,7 @@ ADAPTED = {
     "moved_results": "results moved behind their calls",
     "added_messages": "messages added where the chat template asks for one",
     "split_messages": "messages split, since they had several calls",
+    "texts_apart": "texts beside calls sent in messages of their own, since the chat template drops them there",
     "calls_in_words": "calls and results written as text",
     "images_left_out": "images left out, since the model reads text",
     "images_described": "images replaced by another model's descriptions",

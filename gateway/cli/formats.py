@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -136,6 +137,8 @@ def _detect(config: Path | None, name: str, as_json: bool) -> int:
             "architecture": known.architecture or None,
             "configured": model.tool_call_format if model is not None else None,
             "fields": choice.fields,
+            "layout": choice.layout,
+            "history": asdict(choice.history),
             "read_back": choice.probes,
             "not_read_back": choice.reason or None,
         }
@@ -159,6 +162,10 @@ def _tell_read_back(choice: Choice) -> None:
         say(f"it doesn't read back what the template itself renders: {choice.reason[:MAX_REASON]}")
     if choice.probes:
         say(f"it reads back all {choice.probes} test conversations that the template renders")
+    for words in choice.history.words():
+        say(f"of its template: {words}")
+    if choice.layout is not None:
+        say("it forces calls as the template writes them")
     if choice.fields is not None:
         say(f"derived from the template, as `auto` does by itself; for config.yaml:\n\n{choice.in_config()}", end="")
 

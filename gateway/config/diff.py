@@ -151,6 +151,7 @@ CHOICES = (
     "tool_wording",
     "tool_examples",
     "call_threshold",
+    "keep_reasoning",
     "role",
     "enforcement",
     "call_deltas",

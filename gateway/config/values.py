@@ -77,6 +77,7 @@ KVCacheType = Literal["f32", "f16", "bf16", "q8_0", "q4_0", "q4_1", "iq4_nl", "q
 RopeScaling = Literal["none", "linear", "yarn"]
 NUMA = Literal["distribute", "isolate", "numactl"]
 CallDeltas = Literal["guarded", "always", "complete"]
+KeepReasoning = Literal["auto", "always", "never"]
 ImagePolicy = Literal["drop", "describe", "refuse"]
 Tier = Literal["priority", "default", "flex"]
 Placing = Literal["spread", "pack"]
@@ -288,6 +289,9 @@ class Model(Entry, frozen=True, kw_only=True):
     """From which probability on that an answer's first token begins a call it calls a tool; below it, and at 1, it is
     words. Only with llama.cpp or mlx, and a tool_call_format that the gateway reads. Left out: the model decides. After
     a tool's result the model decides, but is asked for words if it repeats the call."""
+    keep_reasoning: KeepReasoning = "auto"
+    """Whether the model sees the reasoning of earlier turns that a client sends back, if its chat template can show it.
+    auto: in conversations with calls of tools; always: in all; never: in none."""
     parallel_tool_calls: bool = True
     """Default of a request's field: whether an answer may have several calls."""
     enforcement: Enforcement = "auto"

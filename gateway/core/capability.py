@@ -11,7 +11,7 @@ from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
 from gateway.core.aside import aside
-from gateway.detection.choice import choose
+from gateway.detection.choice import Choice, choose
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
@@ -20,6 +20,11 @@ from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from gateway.wire.engine import NEVER
 from normalizers import FormatSpec, registry
+from normalizers.derive.history import History
+
+PAST_ARGUMENTS = {"llama-cpp-python": "text", "mlx": "object"}
+"""Runtime → the form in which its server hands the arguments of past calls to the chat template. llama.cpp finds out
+what the template wants; of others nobody knows."""
 
 
 class CapabilityFinder:
@@ -32,6 +37,9 @@ class CapabilityFinder:
         self._model = model
         self.reader: FormatSpec = model.custom_format or registry.get(model.tool_call_format)
         undetected = self.reader.name == "auto"
+        given = model.custom_format is not None or undetected or self.reader.untouched
+        self._named = "" if given else self.reader.name
+        """The built-in format that is configured."""
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if undetected:
             self.evidence = ""
@@ -43,13 +51,16 @@ class CapabilityFinder:
         self.plain = None if undetected else Capabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
-    async def find(self, request: ChatRequest, backend: Backend) -> Capabilities:
-        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer."""
+    async def find(self, request: ChatRequest, backend: Backend, *, plain: bool | None = None) -> Capabilities:
+        """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer.
+
+        plain: nothing but the reader; if omitted: `request.plain`.
+        """
         if self.plain is None:
             await self._detect(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
             self.plain = Capabilities(self.reader, self.reader)
-        if request.plain:
+        if request.plain if plain is None else plain:
             return self.plain
         key = backend, request.past_calls
         known = self.known.get(key)
@@ -111,14 +122,19 @@ class CapabilityFinder:
 
     async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
         """Asks only for what the request needs, with past calls or without."""
-        reader, way = self.reader, self._model.tool_prompt
+        choice, grammars = Choice(None), may_use_grammar(self._model.runtime)
+        if past or grammars or self._model.keep_reasoning == "always":
+            choice = await asyncio.to_thread(choose, await backend.about(), self._named)
+            self._lay_out(choice)
+        reader, way, history = self.reader, self._model.tool_prompt, choice.history
         dialect = reader
-        if reader.untouched and may_use_grammar(self._model.runtime):
-            choice = await asyncio.to_thread(choose, await backend.about())
+        if reader.untouched and grammars:
             dialect = choice.spec or reader
         if dialect.untouched:
             # We neither read nor write calls.
-            return Capabilities(reader, dialect, notation=await backend.notation(), unread=backend.unread)
+            return Capabilities(
+                reader, dialect, notation=await backend.notation(), history=history, unread=backend.unread
+            )
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
         return Capabilities(
             reader,
@@ -129,9 +145,24 @@ class CapabilityFinder:
             examples=self._model.tool_examples,
             threshold=self._model.call_threshold,
             takes_tools=takes_tools,
-            keeps_calls=await backend.keeps_calls() if past else True,
+            keeps_calls=await self._keeps_calls(backend, history) if past else True,
+            history=history,
             unread=backend.unread,
         )
+
+    async def _keeps_calls(self, backend: Backend, history: History) -> bool:
+        """Whether the template shows past calls as they were written, from what the server hands to it."""
+        if not await backend.keeps_calls():
+            return False
+        handed = PAST_ARGUMENTS.get(self._model.runtime, "either")
+        return "either" in (history.arguments, handed) or history.arguments == handed
+
+    def _lay_out(self, choice: Choice) -> None:
+        """Takes over how the template writes calls of the configured format."""
+        spec = choice.spec
+        if spec is not None and spec.name == self._named and spec.layout != self.reader.layout:
+            self.reader = spec
+            self.plain = Capabilities(spec, spec)
 
     async def _detect(self, known: About) -> None:
         choice = await asyncio.to_thread(choose, known)

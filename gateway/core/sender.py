@@ -24,6 +24,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.observe.request_log import RequestLog
 from gateway.request.checks import Check, Enforced, Uncheckable
 from gateway.request.escaped import may_need_escape
+from gateway.request.past_reasoning import mentions_reasoning
 from gateway.request.prepare import (
     Capabilities,
     Prepared,
@@ -70,6 +71,7 @@ class Sender:
             call_deltas=model.call_deltas,
             measure=schemas.pool.measure,
             calls_by_format=model.enforcement == "response_format",
+            keep_reasoning=model.keep_reasoning,
         )
         self._several_owners = False
         """Somebody else than the owner of this machine has asked."""
@@ -130,14 +132,19 @@ class Sender:
 
     async def _capabilities(self, request: ChatRequest, backend: Backend) -> Capabilities:
         capability = self.capability
-        can = capability.plain if request.plain else capability.known.get((backend, request.past_calls))
+        plain = request.plain and not self._keeps_reasoning(request)
+        can = capability.plain if plain else capability.known.get((backend, request.past_calls))
         if can is None:
-            can = await capability.find(request, backend)
+            can = await capability.find(request, backend, plain=plain)
         if request.call_threshold is not None:
             can = capability.deciding(can)
         if backend.escapes and may_need_escape(request):
             can = await capability.escaping(request, backend, can)
         return can
+
+    def _keeps_reasoning(self, request: ChatRequest) -> bool:
+        """Whether it is in doubt what the template does with reasoning that a plain request may hold."""
+        return self._model.keep_reasoning == "always" and mentions_reasoning(request.fields["messages"])
 
     async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
         terms = self._terms.get(request, can) or await self._work_out(request, can)

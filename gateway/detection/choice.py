@@ -27,6 +27,7 @@ from gateway.backends.about import About
 from gateway.config.folders import USER
 from gateway.schema.pool import ENVIRONMENT
 from normalizers import Detection, FormatSpec, detect, registry
+from normalizers.derive.history import History
 from normalizers.read.dialects import DIALECTS
 
 log = logging.getLogger("ctxgate")
@@ -48,6 +49,8 @@ class Trip(msgspec.Struct, frozen=True):
 
     format: str = ""
     fields: dict[str, Any] | None = None
+    layout: dict[str, Any] | None = None
+    history: History = History()
     evidence: tuple[str, ...] = ()
     probes: int = 0
     reason: str = ""
@@ -58,10 +61,13 @@ NONE = Trip()
 
 class Choice(msgspec.Struct, frozen=True):
     """found: the format and what shows it; None if nothing does. fields: of a derived format, as config.yaml takes
-    them. probes: how many conversations of the template the format reads back. reason: why none reads them."""
+    them. layout: how the template writes calls, as fields of the format's `layout`. history: how it wants past calls.
+    probes: how many conversations of the template the format reads back. reason: why none reads them."""
 
     found: Detection | None
     fields: dict[str, Any] | None = None
+    layout: dict[str, Any] | None = None
+    history: History = History()
     probes: int = 0
     reason: str = ""
 
@@ -69,27 +75,44 @@ class Choice(msgspec.Struct, frozen=True):
     def spec(self) -> FormatSpec | None:
         if self.found is None:
             return None
-        return registry.get(self.found.format) if self.fields is None else registry.define(self.fields)
+        laid_out = {} if self.layout is None else {"layout": self.layout}
+        return registry.define({**({"like": self.found.format} if self.fields is None else self.fields), **laid_out})
 
     def in_config(self) -> str:
         """A derived format as it stands in config.yaml."""
         import yaml
 
+        fields = {**(self.fields or {}), **({"layout": self.layout} if self.layout else {})}
         written: str = yaml.safe_dump(
-            {"tool_call_format": self.fields}, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
+            {"tool_call_format": fields}, sort_keys=False, allow_unicode=True, default_flow_style=None, width=120
         )
         return written
 
 
-def choose(known: About) -> Choice:
-    """The format of a model's calls. Blocks while a process renders the template, up to `WALL_SECONDS`."""
+def choose(known: About, wanted: str = "") -> Choice:
+    """The format of a model's calls. Blocks while a process renders the template, up to `WALL_SECONDS`.
+
+    wanted: a built-in format that is configured; the layout counts if the template's calls are read by that one.
+    """
     detected = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
-    trip = _trip(template_of(known.template), detected.format if detected is not None else "")
+    if wanted and (detected is None or detected.format != wanted):
+        detected = None
+    trip = _trip(template_of(known.template), wanted or (detected.format if detected is not None else ""))
+    layout = trip.layout if trip.layout is not None and _is_layout(trip.layout) else None
     if trip.fields is not None and _is_format(trip.fields):
-        return Choice(Detection("derived", "chat template", trip.evidence), trip.fields, trip.probes)
+        return Choice(
+            Detection("derived", "chat template", trip.evidence), trip.fields, layout, trip.history, trip.probes
+        )
     if trip.format and (detected is None or trip.format != detected.format) and trip.format in registry.names():
-        return Choice(Detection(trip.format, "chat template", trip.evidence), None, trip.probes)
-    return Choice(detected, None, trip.probes, trip.reason)
+        return Choice(Detection(trip.format, "chat template", trip.evidence), None, layout, trip.history, trip.probes)
+    return Choice(detected, None, layout if trip.format else None, trip.history, trip.probes, trip.reason)
+
+
+def _is_layout(fields: dict[str, Any]) -> bool:
+    try:
+        return bool(registry.define({"like": "hermes", "layout": fields}))
+    except registry.UnknownFormat:
+        return False
 
 
 def _is_format(fields: dict[str, Any]) -> bool:

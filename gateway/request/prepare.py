@@ -25,6 +25,8 @@ from gateway.request.constraints import (
 from gateway.request.escaped import escape_messages
 from gateway.request.grammars import forced_tools, free_text, raw_text
 from gateway.request.known_schemas import known_schemas
+from gateway.request.past_calls import as_wanted
+from gateway.request.past_reasoning import KeepReasoning, keep_as_told
 from gateway.request.repair_history import NOTHING, repair_history
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, instructions_prompt, tools_prompt
 from gateway.schema.fault import Compile, Measure, Write
@@ -34,6 +36,7 @@ from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import NEVER, Decision, Notation, RawText
 from gateway.wire.nulls import MAX_KEPT_BYTES
 from normalizers import FormatSpec, registry
+from normalizers.derive.history import History
 from normalizers.write.examples import Example, example_turns
 from normalizers.write.instructions import Wording
 
@@ -54,7 +57,7 @@ class Settings(Struct, frozen=True, eq=False):
     set whatever the caller says. engine_enforces: trust the engine with every constraint. calls_by_format: trust
     it with `response_format`, which then forces calls, too. compile: makes the checkers
     of JSON Schemas. write: writes grammars. measure: bounds the schemas of which engines make grammars; None trusts
-    them. call_deltas: for requests that don't say it.
+    them. call_deltas: for requests that don't say it. keep_reasoning: see `gateway.request.past_reasoning`.
     """
 
     runtime: str
@@ -67,6 +70,7 @@ class Settings(Struct, frozen=True, eq=False):
     call_deltas: CallDeltas = "guarded"
     measure: Measure | None = None
     calls_by_format: bool = False
+    keep_reasoning: KeepReasoning = "auto"
 
     @classmethod
     def of(
@@ -82,11 +86,12 @@ class Settings(Struct, frozen=True, eq=False):
         call_deltas: CallDeltas = "guarded",
         measure: Measure | None = None,
         calls_by_format: bool = False,
+        keep_reasoning: KeepReasoning = "auto",
     ) -> Self:
         """From plain values as the configuration has them."""
         defaults, force = _raw(defaults), _raw(force)
         strip = _with_twins(strip)
-        how = call_deltas, measure, calls_by_format or runtime in BY_FORMAT
+        how = call_deltas, measure, calls_by_format or runtime in BY_FORMAT, keep_reasoning
         return cls(runtime, defaults, strip, force, engine_enforces, compile, write, *how)
 
     def fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
@@ -129,7 +134,8 @@ class Capabilities(Struct, frozen=True, eq=False):
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
     tools_in: where the model reads about its tools. wording: of our part of it. examples: turns that show when to call.
     threshold: see `gateway.wire.engine.Decision`. takes_tools: its chat template has a
-    place for tools. keeps_calls: the template shows the calls of earlier answers. control_tokens: keep these out of the
+    place for tools. keeps_calls: the template shows the calls of earlier answers. history: how it wants them.
+    control_tokens: keep these out of the
     request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
     engine itself cuts an escaped prompt; any other gets broken texts if it doesn't give us raw ones.
     """
@@ -143,6 +149,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     threshold: float | None = None
     takes_tools: bool = True
     keeps_calls: bool = True
+    history: History = History()
     control_tokens: ControlTokens | None = None
     opens_escaped: bool = False
     unread: bool = False
@@ -253,6 +260,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
         for name in terms.drop:
             fields.pop(name, None)
         fields |= terms.replace
+    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
     top = logprobs.wanted(fields) if "logprobs" in fields or "top_logprobs" in fields else None
     repairs = NOTHING
     raw = terms.raw
@@ -289,8 +297,10 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
         fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
     if settings.runtime == "llama.cpp":
         fields |= known_schemas(fields)
+    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
     messages, repairs = repair_history(decode(fields["messages"]))
-    edited = bool(repairs)
+    messages, changes = as_wanted(messages, can.history)
+    edited = bool(repairs or changes)
     if request.tools is not None and can.tools_in != "template":
         tools = _escaped_tools(bytes(fields["tools"]), can)
         if can.tools_in == "system":
@@ -331,6 +341,9 @@ def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, p
     repairs = NOTHING
     if past:
         messages, repairs = repair_history(messages)
+    if past and not write_calls:
+        messages, changes = as_wanted(messages, can.history)
+        repairs = {**repairs, **changes}
     if terms.examples:
         start = next((at for at, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
         messages = [*messages[:start], *terms.examples, *messages[start:]]

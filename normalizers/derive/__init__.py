@@ -7,18 +7,21 @@ that the template renders, exactly, whole and in pieces. Pure: the caller render
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from dataclasses import fields as dataclass_fields
 from itertools import product
 from typing import Any
 
 from normalizers.derive.frames import frames
+from normalizers.derive.history import History, history
+from normalizers.derive.layouts import layout
 from normalizers.derive.probes import SHOWN, Rendered, misread, rendered
 from normalizers.derive.sample import ONE, Place, Sample
 from normalizers.derive.shapes import Fields, candidates
 from normalizers.derive.turns import NotRendered, Render, Turns
 from normalizers.formats import FORMATS
 from normalizers.registry import define
-from normalizers.spec import FormatSpec
+from normalizers.spec import FormatSpec, Layout
 
 __all__ = ["NotRendered", "Render", "RoundTrip", "derive"]
 
@@ -34,6 +37,9 @@ class RoundTrip:
     """The built-in format that reads it."""
     fields: Fields | None = None
     """A derived format, for `normalizers.registry.define`."""
+    layout: Fields | None = None
+    """The fields of the `Layout` in which the template writes calls; None if it can't be said."""
+    history: History = field(default_factory=History)
     evidence: tuple[str, ...] = ()
     """The marks that begin calls."""
     probes: int = 0
@@ -49,6 +55,10 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
         turns = Turns(render, SHOWN)
     except NotRendered as error:
         return RoundTrip(reason=f"the template shows no past calls: {error}")
+    return replace(_round_trip(turns, detected, built_in=built_in), history=history(turns))
+
+
+def _round_trip(turns: Turns, detected: str, *, built_in: bool) -> RoundTrip:
     found = rendered(turns)
     sample = Sample(turns)
     place = sample.place(sample.one, ONE)
@@ -56,10 +66,23 @@ def round_trip(render: Render, *, detected: str = "", built_in: bool = True) -> 
         for spec in _built_ins(sample, place, detected):
             if not misread(spec, found):
                 marks = tuple(mark for mark in (*spec.open, *spec.begins) if mark in sample.one)
-                return RoundTrip(format=spec.name, evidence=marks, probes=len(found))
+                laid_out = _layout(turns, spec, found)
+                return RoundTrip(format=spec.name, layout=laid_out, evidence=marks, probes=len(found))
     if place is None:
         return RoundTrip(reason="the parts of a call don't stand in a known order")
-    return _derived(sample, place, found)
+    derived = _derived(sample, place, found)
+    if derived.fields is None:
+        return derived
+    return replace(derived, layout=_layout(turns, define(derived.fields), found))
+
+
+def _layout(turns: Turns, spec: FormatSpec, found: Rendered) -> Fields | None:
+    made = layout(turns, spec, found)
+    if made is None:
+        return None
+    default = Layout(made.call)
+    given = {field.name: getattr(made, field.name) for field in dataclass_fields(made)}
+    return {name: value for name, value in given.items() if name == "call" or value != getattr(default, name)}
 
 
 def derive(render: Render) -> RoundTrip:

@@ -56,7 +56,7 @@ def _find(**arguments: Any) -> Call:
     return FIND, {f"qx_{key}": value for key, value in arguments.items()}
 
 
-_ALL = _find(text="qx w", count=12, ratio=0.75, flag=False, deep=_DEEP, list=[7, 8])
+_ALL = _find(text="qx w", count=37, ratio=0.75, flag=False, deep=_DEEP, list=[7, 8])
 _TWO = (_find(text="qx first", count=4), (PING, {PLACE: "qx Oslo"}))
 
 # What tells the most comes first, since a format fails with the first probe that it doesn't read.
@@ -71,7 +71,7 @@ PROBES: dict[str, Probe] = {
     "words": Probe((_find(text="qx some words"),)),
     "quotes and signs": Probe((_find(text="qx \"so\" & 'that' \\ {a} [b] ñ☂ </i> qx"),)),
     "code": Probe((_find(text=_CODE),)),
-    "an integer": Probe((_find(count=12),)),
+    "an integer": Probe((_find(count=37),)),
     "a fraction": Probe((_find(ratio=0.75),)),
     "a boolean": Probe((_find(flag=True),)),
     "null": Probe((_find(maybe=None),)),

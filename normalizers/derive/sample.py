@@ -106,7 +106,7 @@ class Sample:
         """Where the call stands in the text from `at` on; None if it isn't found."""
         name, arguments = call
         (key, value), *_ = arguments.items()
-        if not self.own_ids and (found := _json_at(text, at, lambda it: _holds(it, name, key, value))):
+        if not self.own_ids and (found := json_at(text, at, lambda it: _holds(it, name, key, value))):
             return Place("json", *found)
         token = ID if self.own_ids else name
         pin = text.find(key, at)
@@ -114,7 +114,7 @@ class Sample:
         if pin < 0 or start < 0:
             return None
         after = start + len(token)
-        if found := _json_at(text, after, lambda it: it == arguments):
+        if found := json_at(text, after, lambda it: it == arguments):
             return Place("named", start, found[1], middle=text[after : found[0]])
         quoted = rf"\s*\(\s*{re.escape(key)}\s*=\s*(['\"]?){re.escape(value)}\1\s*\)"
         if match := re.compile(quoted).match(text, after):
@@ -187,7 +187,7 @@ class Sample:
         return behind
 
 
-def _json_at(text: str, at: int, fits: Callable[[Any], bool]) -> tuple[int, int, Any] | None:
+def json_at(text: str, at: int, fits: Callable[[Any], bool]) -> tuple[int, int, Any] | None:
     """The first JSON object or array from `at` on that fits: its place and value."""
     decoder = json.JSONDecoder()
     for bracket in re.compile(r"[{\[]").finditer(text, at):

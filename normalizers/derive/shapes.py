@@ -242,10 +242,10 @@ def _parameters(sample: Sample) -> tuple[str, str, str, str, str] | None:
     opening_tag = lead[len(lead) - common_end(lead, gap[len(ends) :]) :]
     if TEXT in ends or not ends.strip() or not middle:
         return None
-    return lead[: len(lead) - len(opening_tag)], opening_tag, _with_type(middle, other), ends, quote
+    return lead[: len(lead) - len(opening_tag)], opening_tag, with_type(middle, other), ends, quote
 
 
-def _with_type(text: str, number: str) -> str:
+def with_type(text: str, number: str) -> str:
     """What stands between a key and its value, with a field where it tells the value's type."""
     if text == number:
         return text

@@ -6,9 +6,9 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 Json = dict[str, Any]
 Call = tuple[str, Json]
@@ -88,6 +88,8 @@ class Turns:
         self._asked: dict[str, str] = {}
         self._lead: str | None = None
         self._end = ""
+        self.arguments: Literal["either", "object", "text"] = "either"
+        """The only form in which it shows arguments as the model wrote them."""
         self.form = self._settle()
         self._lead = self._common_lead()
         self._settle_reasoning()
@@ -123,6 +125,9 @@ class Turns:
                 break
         if not found:
             raise NotRendered(reason)
+        good = [as_text for as_text in found if clean[as_text]]
+        if len(good) == 1:
+            self.arguments = "text" if good[0] else "object"
         return found[min(found, key=lambda as_text: (not clean[as_text], as_text))]
 
     def _settle_reasoning(self) -> None:
@@ -197,6 +202,24 @@ class Turns:
             answer["tool_calls"] = made
         return [*self._question(), answer, *(results if form.answered else ())]
 
+    def conversation(self, answers: Iterable[tuple[Iterable[Call], str | None]]) -> str:
+        """All that it renders of several answers in a row, each with its calls and its text. Raises `NotRendered`."""
+        start = len(self._question())
+        rendered = [self._messages(calls, content)[start:] for calls, content in answers]
+        return self._render([*self._question(), *(message for turn in rendered for message in turn)])
+
+    def earlier(self, call: Call, reasoning: str, **variables: Any) -> str:
+        """All that it renders of a turn with reasoning and a call, once a user has asked the next. Raises
+        `NotRendered`."""
+        form = self.form
+        self.form = replace(form, answered=True, extra={**form.extra, **variables})
+        try:
+            messages = self._messages([call], None, reasoning)
+            said, asked = {"role": "assistant", "content": "wxDone"}, {"role": "user", "content": "wxNext"}
+            return self._render([*messages, said, asked], prompt=True)
+        finally:
+            self.form = form
+
     def turn(self, calls: Sequence[Call], content: str | None = None, reasoning: str | None = None) -> Turn:
         """The turn of a model that answers with this. Raises `NotRendered`."""
         whole = self._render(self._messages(calls, content, reasoning))
@@ -239,7 +262,7 @@ def _matched(prompt: str, text: str) -> tuple[int, str]:
         behind = at + len(text[at:]) - len(text[at:].lstrip())
         if ahead == len(prompt):
             # The white space with which the prompt ends is part of it as far as the text has it.
-            return at + _alike(prompt[i:], text[at:]), ""
+            return at + alike(prompt[i:], text[at:]), ""
         if behind == len(text) or prompt[ahead] != text[behind]:
             break
         i, at = ahead + 1, behind + 1
@@ -247,20 +270,20 @@ def _matched(prompt: str, text: str) -> tuple[int, str]:
     return cut, prompt[i - (at - cut) :].strip()
 
 
-def _alike(a: str, b: str) -> int:
+def alike(a: str, b: str) -> int:
     size = min(len(a), len(b))
     return next((at for at in range(size) if a[at] != b[at]), size)
 
 
 def common_start(a: str, b: str) -> int:
     """How far the texts begin alike, without a cut through a mark or a word."""
-    at = _alike(a, b)
+    at = alike(a, b)
     return min(_whole_marks(a, at), _whole_marks(b, at))
 
 
 def common_end(a: str, b: str) -> int:
     """How many characters the texts end with alike, without a cut through a mark or a word."""
-    size = _alike(a[::-1], b[::-1])
+    size = alike(a[::-1], b[::-1])
     while size and not (_cuts_nothing(a, len(a) - size) and _cuts_nothing(b, len(b) - size)):
         size -= 1
     return size

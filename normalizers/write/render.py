@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normalizers.events import ToolCall
-from normalizers.spec import ElementSyntax, FormatSpec, MessageSyntax, NamedSyntax, TagSyntax, call_format
+from normalizers.spec import ElementSyntax, FormatSpec, Layout, TagSyntax
+from normalizers.write.layout import bare_quotes, layout_of, name_in, tags_of
 
+_FIELD = re.compile(r"\{(\w+)\}")
 _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 
 
@@ -21,8 +23,12 @@ def render_calls(spec: FormatSpec, calls: Sequence[ToolCall | Mapping[str, Any]]
 
     A call is a `ToolCall` or an OpenAI tool call. Raises ValueError if its arguments aren't a JSON object.
     """
-    pairs = [_name_and_arguments(call) for call in calls]
-    return _RENDERERS.get(spec.dialect, _json_calls)(spec, pairs) if pairs else ""
+    layout = layout_of(spec)
+    written = [_call(spec, layout, index, call) for index, call in enumerate(calls)]
+    if not written:
+        return ""
+    closing = layout.closing + (layout.behind_several if len(written) > 1 else "")
+    return layout.opening + layout.between.join(written) + closing
 
 
 def render_result(spec: FormatSpec, name: str, content: str) -> str:
@@ -32,43 +38,76 @@ def render_result(spec: FormatSpec, name: str, content: str) -> str:
     return f"Result of {name}:\n{content}"
 
 
-Pair = tuple[str, dict[str, Any]]
+def _call(spec: FormatSpec, layout: Layout, index: int, call: ToolCall | Mapping[str, Any]) -> str:
+    name, arguments, own_id = _parts(call)
+    template = layout.empty if layout.empty and not arguments else layout.call
+    fields = {
+        "name": name_in(template, name),
+        "index": str(index + int(layout.first)),
+        "id": own_id or f"call{index:05}",
+        "arguments": _arguments(spec, layout, arguments),
+    }
+    return _filled(template, fields)
 
 
-def _name_and_arguments(call: ToolCall | Mapping[str, Any]) -> Pair:
+def _parts(call: ToolCall | Mapping[str, Any]) -> tuple[str, dict[str, Any], str]:
+    """A call's name, arguments and id."""
+    own_id: object
     if isinstance(call, ToolCall):
-        name, arguments = call.name, call.arguments
+        name, arguments, own_id = call.name, call.arguments, call.id
     else:
         function = call.get("function", call)
-        name, arguments = function["name"], function.get("arguments") or "{}"
+        name, arguments, own_id = function["name"], function.get("arguments") or "{}", call.get("id")
     value = json.loads(arguments) if isinstance(arguments, str) else arguments
     if not isinstance(value, dict):
         raise ValueError(f"the arguments of {name!r} are not a JSON object")
-    return name, value
+    return name, value, own_id if isinstance(own_id, str) else ""
+
+
+def _arguments(spec: FormatSpec, layout: Layout, arguments: dict[str, Any]) -> str:
+    if layout.sorted:
+        arguments = _in_order(arguments)
+    syntax = spec.syntax
+    if isinstance(syntax, ElementSyntax):
+        return "".join(_element(syntax, key, value) for key, value in arguments.items())
+    if layout.parameter:
+        written = _keyword if spec.dialect == "pythonic" else _parameter
+        return layout.separator.join(written(spec, layout, *item) for item in arguments.items())
+    if quotes := bare_quotes(spec):
+        return _bare(arguments, layout, quotes)
+    return _object(layout, arguments)
+
+
+def _in_order(value: Any) -> Any:
+    """The same with the keys of all objects in the order of the alphabet."""
+    if isinstance(value, dict):
+        return {key: _in_order(value[key]) for key in sorted(value, key=str.lower)}
+    return [_in_order(item) for item in value] if isinstance(value, list) else value
 
 
 def _json(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _markers(spec: FormatSpec) -> tuple[str, str]:
-    return spec.open[0] if spec.open else "", spec.close[0] if spec.close else ""
+def _object(layout: Layout, arguments: dict[str, Any]) -> str:
+    if not layout.indent:
+        return json.dumps(arguments, ensure_ascii=False, separators=(layout.comma, layout.colon))
+    written = json.dumps(arguments, ensure_ascii=False, indent=layout.indent)
+    line = layout.call.partition("{arguments}")[0].rpartition("\n")[2]
+    return written.replace("\n", "\n" + line[: len(line) - len(line.lstrip())])
 
 
-# -- one renderer for each dialect ---------------------------------------------------------------
+def _filled(template: str, fields: Mapping[str, str]) -> str:
+    return _FIELD.sub(lambda match: fields[match[1]], template)
 
 
-def _pythonic_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    opening, closing = _markers(spec)
-    written = [f"{name}({', '.join(map(_keyword, args.items()))})" for name, args in calls]
-    body = "\n".join(written) if spec.lines else f"[{', '.join(written)}]"
-    return f"{opening}{body}{closing}"
+# -- arguments -----------------------------------------------------------------------------------
 
 
-def _keyword(item: tuple[str, object]) -> str:
-    key, value = item
+def _keyword(spec: FormatSpec, layout: Layout, key: str, value: object) -> str:
     if re.fullmatch(r"[^\W\d][\w\-.]*", key):
-        return f"{key}={_python(value)}"
+        mixed = layout.spelling == "mixed" and isinstance(value, dict | list)
+        return _filled(layout.parameter, {"key": key, "value": _json(value) if mixed else _python(value)})
     return f"**{_python({key: value})}"
 
 
@@ -84,46 +123,20 @@ def _python(value: object) -> str:
             return _json(value)
 
 
-def _json_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    opening, closing = _markers(spec)
-    objects = [_json_call(spec, pair) for pair in calls]
-    if spec.listed:
-        return f"{opening}[{', '.join(objects)}]{closing}"
-    if closing:
-        return "\n".join(f"{opening}\n{one}\n{closing}" for one in objects)
-    return opening + "; ".join(objects)
-
-
-def _json_call(spec: FormatSpec, pair: Pair) -> str:
-    return _json(dict(zip(spec.keys, pair, strict=True)) if spec.keys else {pair[0]: pair[1]})
-
-
-def _named_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    opening, closing = _markers(spec)
-    syntax = spec.syntax
-    assert isinstance(syntax, NamedSyntax)
-    written = []
-    for index, (name, args) in enumerate(calls):
-        fields = {"name": name, "index": str(index), "arguments": _object(args, syntax)}
-        written.append(_filled(syntax.written, fields))
-    if syntax.tail:
-        return opening + "".join(written) + closing
-    return ("" if opening else "\n").join(opening + one + closing for one in written)
-
-
-def _object(value: object, syntax: NamedSyntax) -> str:
-    if not syntax.bare_keys:
-        return _json(value)
+def _bare(value: object, layout: Layout, quotes: tuple[str, str]) -> str:
     match value:
         case str():
-            for opening, closing in syntax.quotes:
-                if closing not in value and not any(value.endswith(closing[:n]) for n in range(1, len(closing))):
-                    return opening + value + closing
+            opening, closing = quotes
+            if closing not in value and not any(value.endswith(closing[:n]) for n in range(1, len(closing))):
+                return opening + value + closing
             return _json(value)
         case dict():
-            return "{" + ",".join(f"{_key(k)}:{_object(v, syntax)}" for k, v in value.items()) + "}"
+            members = (f"{_key(k)}{layout.colon}{_bare(v, layout, quotes)}" for k, v in value.items())
+            return "{" + layout.comma.join(members) + "}"
         case list():
-            return "[" + ",".join(_object(item, syntax) for item in value) + "]"
+            return "[" + layout.comma.join(_bare(item, layout, quotes) for item in value) + "]"
+        case None if layout.spelling == "mixed":
+            return "None"
         case _:
             return _json(value)
 
@@ -132,38 +145,34 @@ def _key(key: str) -> str:
     return key if _BARE_KEY.fullmatch(key) else _json(key)
 
 
-def _tag_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    opening, closing = _markers(spec)
-    syntax = spec.syntax
-    assert isinstance(syntax, TagSyntax)
-    gap, written = syntax.gap, []
-    for index, (name, args) in enumerate(calls, start=1):
-        head = syntax.call[0].replace("{index}", str(index)).replace("{name}", name)
-        written.append(gap.join((head, *(_parameter(syntax, *item) for item in args.items()), *_end_of_call(syntax))))
-    if syntax.call_end:
-        return gap.join(part for part in (opening, *written, closing) if part)
-    return gap.join(f"{opening}{one}{closing}" for one in written)
-
-
-def _end_of_call(syntax: TagSyntax) -> tuple[str, ...]:
-    # Without an end of its own the call ends on a line of its own.
-    return syntax.call_end[:1] or ("",)
-
-
-def _parameter(syntax: TagSyntax, key: str, value: object) -> str:
-    text = value if isinstance(value, str) else _json(value)
-    if syntax.entities:
+def _parameter(spec: FormatSpec, layout: Layout, key: str, value: object) -> str:
+    syntax = tags_of(spec)
+    is_text = isinstance(value, str)
+    if syntax is not None and syntax.entities:
         key = key.replace("&", "&amp;").replace('"', "&quot;")
-    if syntax.cdata and isinstance(value, str) and re.search(r"[<&\n]", value):
-        text = f"<![CDATA[{value}]]>"
-    elif isinstance(value, str):
-        if syntax.unquote and text[:1] == '"':
-            text = _json(value)
-        elif text[:1] == "\n":
-            text = f"\n{text}\n"
-    opening = syntax.parameter[0].replace("{string}", "true" if isinstance(value, str) else "false")
-    opening = opening.replace("{type}", _TYPES[type(value)]).replace("> <", f">{syntax.gap}<")
-    return opening.replace("{key}", key) + text + syntax.parameter_end[0]
+    if isinstance(value, str):
+        text = _json(value) if layout.quoted else _text(syntax, layout.parameter, value)
+    else:
+        text = _spelled(layout, value)
+    fields = {"string": "true" if is_text else "false", "type": _TYPES[type(value)], "key": key, "value": text}
+    return _filled(layout.parameter, fields)
+
+
+def _text(syntax: TagSyntax | None, parameter: str, text: str) -> str:
+    """A string between its tags."""
+    if syntax is not None and syntax.cdata and re.search(r"[<&\n]", text):
+        return f"<![CDATA[{text}]]>"
+    if syntax is not None and syntax.unquote and text[:1] == '"':
+        return _json(text)
+    # The reader takes a line break on either side for layout.
+    return f"\n{text}\n" if text[:1] == "\n" and "\n{value}\n" not in parameter else text
+
+
+def _spelled(layout: Layout, value: object) -> str:
+    scalar = not isinstance(value, dict | list)
+    if layout.spelling == "python" or (scalar and layout.spelling == "mixed"):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False, separators=(layout.comma, layout.colon))
 
 
 _TYPES: dict[type[object], str] = {
@@ -175,18 +184,6 @@ _TYPES: dict[type[object], str] = {
     str: "string",
     type(None): "null",
 }
-
-
-def _element_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    opening, closing = _markers(spec)
-    syntax = spec.syntax
-    assert isinstance(syntax, ElementSyntax)
-    mark, written = syntax.mark, []
-    for name, args in calls:
-        head = mark + syntax.call[0].replace("{name}", name)
-        inner = "".join(_element(syntax, key, value) for key, value in args.items())
-        written.append(f"{head}{inner}{mark}{syntax.call_end}\n")
-    return f"{opening}\n{''.join(written)}{closing}"
 
 
 def _element(syntax: ElementSyntax, key: str, value: object) -> str:
@@ -213,34 +210,3 @@ def _fits_elements(value: object, item: str) -> bool:
             return bool(value) and all(_fits_elements(part, item) for part in value)
         case _:
             return True
-
-
-def _message_calls(spec: FormatSpec, calls: Sequence[Pair]) -> str:
-    syntax = spec.syntax
-    assert isinstance(syntax, MessageSyntax)
-    inner = call_format(spec)
-    written = []
-    for name, args in calls:
-        fields = {"name": name, "arguments": _json(args), "call": _json_call(spec, (name, args))}
-        if syntax.calls == "tags":
-            fields["call"] = _tag_calls(inner, [(name, args)])
-        written.append(_filled(syntax.written, fields))
-    return syntax.again.join(written)
-
-
-def _filled(template: str, fields: Mapping[str, str]) -> str:
-    pieces = re.split(r"\{(\w+)\}", template)
-    return "".join(fields[piece] if at % 2 else piece for at, piece in enumerate(pieces))
-
-
-_RENDERERS: dict[str, Callable[[FormatSpec, Sequence[Pair]], str]] = {
-    "auto": lambda spec, calls: "\n".join(
-        f"<tool_call>\n{_json({'name': name, 'arguments': args})}\n</tool_call>" for name, args in calls
-    ),
-    "elements": _element_calls,
-    "messages": _message_calls,
-    "json": _json_calls,
-    "named": _named_calls,
-    "pythonic": _pythonic_calls,
-    "tags": _tag_calls,
-}

@@ -267,3 +267,26 @@ async def test_an_endless_template_leaves_the_model_to_its_marks(
             "hermes",
             f"chat template <tool_call> ({tmp_path.name})",
         )
+
+
+async def test_a_configured_format_is_forced_as_the_template_writes_it(tmp_path: Path) -> None:
+    async def serve(exchange: Exchange) -> None:
+        if exchange.path == "/props":
+            source = HERMES.replace("<tool_call>\n{", "<tool_call>{").replace("}\n</tool_call>", "}</tool_call>")
+            await exchange.whole({"chat_template": source, "default_generation_settings": {"n_ctx": 4096}})
+        elif exchange.path == "/apply-template":
+            await exchange.whole({"prompt": "<|turn|>user\nWeather?<|/turn|>\n<|turn|>model\n"})
+        else:
+            asked.append(exchange.json["grammar"])
+            call = '<tool_call>{"name": "get_weather", "arguments": {"city": "Paris"}}</tool_call>'
+            await exchange.whole({"choices": [{"index": 0, "text": call, "finish_reason": "stop"}]})
+
+    asked: list[str] = []
+    async with Double(serve).serve() as double:
+        model = external(f"http://127.0.0.1:{double.address.port}", "hermes")
+        async with Gateway(config(model)) as gateway:
+            said = await ask(gateway, ASK, tools=[tool(WEATHER)], tool_choice="required")
+            spec = gateway.routes["m"].sender.capability.reader
+    assert said.parsed == [("get_weather", {"city": "Paris"})]
+    assert (spec.name, spec.layout and spec.layout.opening) == ("hermes", "<tool_call>")
+    assert '"<tool_call>" ' in asked[0]

@@ -176,10 +176,11 @@ def test_the_command_tells_a_models_format_and_why(
     capsys: pytest.CaptureFixture[str], test_model: Path, tmp_path: Path
 ) -> None:
     assert main(["formats", "--detect", str(test_model)]) == 0
-    first, why, read = capsys.readouterr().out.splitlines()
+    first, why, read, forced = capsys.readouterr().out.splitlines()
     assert first.endswith("ctxgate-test-tools.gguf: pythonic")
     assert why == "because of its special tokens: <|tool_call_start|> (in ctxgate-test-tools.gguf)"
     assert read == "it reads back all 16 test conversations that the template renders"
+    assert forced == "it forces calls as the template writes them"
     assert main(["formats", "--detect", str(tmp_path), "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["format"] is None
 
@@ -192,6 +193,7 @@ def test_the_command_asks_a_server(llama_cpp: str, tmp_path: Path, capsys: pytes
         "m: pythonic",
         "because of its chat template: <|tool_call_start|> (in /props)",
         "it reads back all 16 test conversations that the template renders",
+        "it forces calls as the template writes them",
         "config.yaml says: tool_call_format: native_json",
     ]
     assert main(["formats", "--detect", "nope", "--config", str(file)]) == ProviderInvalidModel.exit_code

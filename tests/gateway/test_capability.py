@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from gateway.backends import Backend
-from gateway.backends.about import UNKNOWN, About
+from gateway.backends.about import UNKNOWN, About, about
 from gateway.config import Model
 from gateway.core.capability import CapabilityFinder
 from gateway.errors import ProviderInvalidRequest
@@ -61,11 +61,11 @@ async def test_an_engine_is_asked_once_for_each_kind_of_request() -> None:
     finder, backend = CapabilityFinder(model()), Counted(model())
     for _ in range(3):
         await finder.find(request(tools=[TOOL]), backend)
-    assert backend.asked == {"takes_tools": 1}
+    assert backend.asked == {"about": 1, "takes_tools": 1}
     for _ in range(3):
         found = finder.known.get((backend, True)) or await finder.find(request(PAST), backend)
         assert found.keeps_calls
-    assert backend.asked == {"takes_tools": 2, "keeps_calls": 1}
+    assert backend.asked == {"about": 2, "takes_tools": 2, "keeps_calls": 1}
     assert finder.known.get((backend, False)) is not None
 
 
@@ -94,7 +94,28 @@ async def test_where_the_tools_go(tool_prompt: str, takes_tools: bool, tools_in:
     found = await CapabilityFinder(chosen).find(request(tools=[TOOL]), backend)
     assert found.tools_in == tools_in
     assert found.takes_tools == (takes_tools or tool_prompt != "auto")
-    assert backend.asked == ({"takes_tools": 1} if tool_prompt == "auto" else {})
+    assert backend.asked == {"about": 1, **({"takes_tools": 1} if tool_prompt == "auto" else {})}
+
+
+OBJECTS_ALONE = (
+    "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}</tool_call>'
+    "{% endfor %}{% endfor %}"
+)
+
+
+@pytest.mark.parametrize(("runtime", "shown"), [("llama.cpp", True), ("llama-cpp-python", False), ("mlx", True)])
+async def test_calls_that_a_template_would_garble_become_text(tmp_path: Path, runtime: str, shown: bool) -> None:
+    (tmp_path / "chat_template.jinja").write_text(OBJECTS_ALONE)
+
+    class Told(Counted):
+        async def about(self) -> About:
+            return about(tmp_path)
+
+    served = Model(name="m", runtime=runtime, tool_call_format="hermes")
+    found = await CapabilityFinder(served).find(request(PAST, tools=[TOOL]), Told(served))
+    assert found.keeps_calls is shown
+    assert found.history.arguments == "object"
 
 
 async def test_plain_requests_ask_nothing_of_a_format_that_is_known() -> None:

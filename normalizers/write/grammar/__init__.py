@@ -15,12 +15,13 @@ from typing import Literal
 
 from normalizers.spec import MAX_CALLS, FormatSpec, NamedSyntax
 from normalizers.write.grammar.decided import called, words
-from normalizers.write.grammar.formats import FORMS
+from normalizers.write.grammar.formats import calls_of, values_of
 from normalizers.write.grammar.gbnf import literal
 from normalizers.write.grammar.guards import REASONING, START, guard, has_marks
 from normalizers.write.grammar.rules import MAX_TEXT, Rules, TooLarge
 from normalizers.write.grammar.schemas import Schema
 from normalizers.write.grammar.values import FREE_ORDER, Values
+from normalizers.write.layout import layout_of
 
 __all__ = ["Grammar", "Notation", "TooLarge", "grammar", "guarded", "literal"]
 
@@ -71,17 +72,19 @@ def grammar(
     """
     if free:
         return guarded(spec, tools, calls=calls, decide=decide, notation=notation)
-    rules = Values(python=spec.dialect == "pythonic", marks=_marks(spec))
-    write, functions = None if spec.begun else FORMS.get(spec.dialect), _functions(tools, only)
-    root = write(rules, spec, functions, calls) if write is not None and functions else None
+    rules, functions = values_of(spec, _marks(spec)), _functions(tools, only)
+    root = calls_of(rules, spec, functions, calls) if functions else None
     if root is None and (tools or answer is None):
         return None
+    text = None
     if answer is not None:
         json_rules = Values(python=False)
         text = rules.take(json_rules, "answer-", json_rules.value(answer, answer, "answer"))
-        root = text if root is None else f"{root} | {text}"
-    assert root is not None
-    return _written(rules, root, _after_reasoning(rules, spec, root), notation)
+    in_reasoning = _after_reasoning(rules, spec, root, text) if spec.think else None
+    layout = layout_of(spec)
+    if root is not None and layout.lead:
+        root = f"({literal(layout.lead)})? {root}"
+    return _written(rules, " | ".join(part for part in (root, text) if part is not None), in_reasoning, notation)
 
 
 def guarded(
@@ -154,10 +157,11 @@ def _marks(spec: FormatSpec) -> tuple[str, ...]:
     return tuple(mark for mark in (*spec.open, *spec.begins, *spec.close, *spec.drop, *tail) if mark[0] in "<[")
 
 
-def _after_reasoning(rules: Values, spec: FormatSpec, root: str) -> str | None:
-    if not spec.think:
-        return None
-    return f"{rules.until('reasoning', spec.think[0][1], ())} ({root})"
+def _after_reasoning(rules: Values, spec: FormatSpec, calls: str | None, text: str | None) -> str:
+    layout, blanks = layout_of(spec), f"{rules.shared('ws')}?"
+    gap = literal(layout.gap) if layout.gap else blanks
+    answers = [f"{blank} {part}" for blank, part in ((gap, calls), (blanks, text)) if part is not None]
+    return f"{rules.until('reasoning', spec.think[0][1], ())} ({' | '.join(answers)})"
 
 
 def _written(rules: Rules, root: str, in_reasoning: str | None, notation: Notation) -> Grammar:

@@ -7,17 +7,17 @@ the format's reader takes; after the region the text is free again. A strict too
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from normalizers.read import ARGUMENT_KEYS, NAME_KEYS
 from normalizers.spec import FormatSpec, NamedSyntax, TagSyntax
-from normalizers.write.grammar.formats import parameter_tag, plain
+from normalizers.write.grammar.formats import ANY_ID, beginnings, parameter_tag, plain
 from normalizers.write.grammar.gbnf import either, literal, none_of
-from normalizers.write.grammar.rules import MARK_SIZE
 from normalizers.write.grammar.schemas import Schema, items, not_strings, parameters, properties, strings
 from normalizers.write.grammar.unmarked import begin_unmarked
 from normalizers.write.grammar.values import Values, open_ended
+from normalizers.write.layout import parameter_tag as tag_before
 
 START = "start"
 """The rule of an answer."""
@@ -37,7 +37,6 @@ _NAME = re.compile(r"(?!functions\.)(?=.*[^\W\d])[\w.\-]+")
 _FIELD = re.compile(r"(\{\w+\}| )")
 _ANY_KEY = "ANY_KEY"
 """Stands for the name of a parameter in a tag."""
-_ANY_ID = "[a-zA-Z0-9_-]{1,40}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +235,7 @@ def _named(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several
 def _head(template: str, name: str, ws: str) -> str:
     """What a head stands for, for one tool."""
     # Without a field for the name the id holds it.
-    call_id = _ANY_ID if "{name}" in template else f"{literal(f'functions.{name}:')} [0-9]{{1,4}}"
+    call_id = ANY_ID if "{name}" in template else f"{literal(f'functions.{name}:')} [0-9]{{1,4}}"
     fields = {"{name}": f"{literal(name)} {ws}?", "{id}": f"{call_id} {ws}?", "{index}": "[0-9]{1,4}", " ": ws}
     return " ".join(fields.get(piece, literal(piece)) for piece in _FIELD.split(template) if piece)
 
@@ -251,8 +250,8 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
     ws = rules.shared("ws")
     leads = [template.partition("{")[0] for template in (*syntax.call, *syntax.parameter)]
     marks = (*syntax.call_end, *spec.close, *spec.open, *(lead for lead in leads if lead), *syntax.parameter_end[1:])
-    text = rules.until("text", syntax.parameter_end[0], _beginnings(marks, syntax.parameter_end[0]))
-    end = literal(syntax.parameter_end[0])
+    text = rules.until("text", syntax.parameter_end[0], beginnings(marks, syntax.parameter_end[0]))
+    end, tag = literal(syntax.parameter_end[0]), tag_before(syntax)
     asks = "{string}" in syntax.parameter[0] or "{type}" in syntax.parameter[0]
 
     def layout(template: str) -> str:
@@ -261,7 +260,7 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
     def arguments(function: Schema) -> str:
         schema = parameters(function)
         if not rules.exact and open_ended(schema):
-            written = parameter_tag(syntax, _ANY_KEY, "true", layout)
+            written = parameter_tag(tag, _ANY_KEY, "true", layout)
             before, _, behind = written.partition(_ANY_KEY)
             return f'({before}" [a-zA-Z_] [a-zA-Z0-9_]{{0,40}} "{behind} {text} {ws}?)*'
 
@@ -269,14 +268,14 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
             found = properties(schema).get(key)
             forms = []
             for part in strings(found, schema):
-                spelled = plain(part, "")
+                spelled = plain(part)
                 # One line break on either side is layout; more white space would be part of the value.
                 forms.append(("true", f'({spelled} | "\\x0a" {spelled} "\\x0a") {end}' if spelled else text))
             rest = not_strings(found, schema)
             if rest is not None and (asks or not any(form == text for _, form in forms)):
                 other = rules.value(rest, schema, f"{function['name']}-{key}") if forms else value
                 forms.append(("false", f"{ws}? {other} {ws}? {end}"))
-            return either([f"{parameter_tag(syntax, key, string, layout)} {form}" for string, form in forms])
+            return either([f"{parameter_tag(tag, key, string, layout)} {form}" for string, form in forms])
 
         return rules.members(schema, schema, function["name"], member, separator="")
 
@@ -298,14 +297,6 @@ def _tags(rules: Values, spec: FormatSpec, functions: Sequence[Schema], several:
     for mark in spec.begins:
         bodies[mark] = rules.rule("body", f"{calls(mark)}{more}")
     return bodies
-
-
-def _beginnings(marks: Iterable[str], end: str) -> list[str]:
-    """The shortest beginnings that tell the marks from the end of a value: they need fewer rules than all of them."""
-    short = {
-        mark[: max(MARK_SIZE, 1 + sum(end.startswith(mark[:size]) for size in range(1, len(mark))))] for mark in marks
-    }
-    return sorted(mark for mark in short if not any(mark != other and mark.startswith(other) for other in short))
 
 
 def _layout(template: str, ws: str) -> str:

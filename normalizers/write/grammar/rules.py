@@ -21,13 +21,22 @@ rules."""
 
 _JSON_ESCAPE = r'"\\" (["\\/bfnrt] | "u" code)'
 _PYTHON_ESCAPE = r'"\\" (["\\bfnrt] | "u" code)'
+_SINGLE_ESCAPE = r'"\\" ([\x27\\bfnrt] | "u" code)'
 # What follows may not begin a mark, and is no half of a surrogate pair.
 _ANY_ESCAPE = r'"\\" ([^uUN<\x5b\x00-\x08\x0b\x0c\x0e-\x1f\x7f] | "u" code)'
 _CODE = "([0-9a-cefA-CEF][0-9a-fA-F]{3}|[dD][0-7][0-9a-fA-F]{2})"
 _ESCAPES = {
     _JSON_ESCAPE: rf'\\(["\\\x2fbfnrt]|u{_CODE})',
     _PYTHON_ESCAPE: rf'\\(["\\bfnrt]|u{_CODE})',
+    _SINGLE_ESCAPE: rf"\\(['\\bfnrt]|u{_CODE})",
     _ANY_ESCAPE: rf"\\([^uUN<\x5b\x00-\x08\x0b\x0c\x0e-\x1f\x7f]|u{_CODE})",
+}
+
+_ESCAPE_RULES = {
+    _JSON_ESCAPE: "escape",
+    _PYTHON_ESCAPE: "python-escape",
+    _SINGLE_ESCAPE: "python-single-escape",
+    _ANY_ESCAPE: "loose-escape",
 }
 
 _NAME = re.compile(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]|([a-zA-Z][\w-]*)')
@@ -60,13 +69,16 @@ _SHARED = {
     "loose-member": "(double | single) colon loose-value",
     "loose-value": "loose-string | number | loose-boolean | loose-null | loose-array | loose-object",
 }
+_SPACED = {'"[" (': '"[" ws? (', '"{" (': '"{" ws? (', ')? "]"': ')? ws? "]"', ')? "}"': ')? ws? "}"'}
+"""Where white space may stand within the brackets of exact values."""
 _QUOTED = {
     "string": ('"', _JSON_ESCAPE),
     "double": ('"', _ANY_ESCAPE),
     "single": ("'", _ANY_ESCAPE),
     "three-double": ('"' * 3, _ANY_ESCAPE),
     "three-single": ("'" * 3, _ANY_ESCAPE),
-    "python-string": ('"', _PYTHON_ESCAPE),
+    "python-double": ('"', _PYTHON_ESCAPE),
+    "python-single": ("'", _SINGLE_ESCAPE),
 }
 _IN_PYTHON = ("escape", "string", "boolean", "null", "array", "object", "member", "value")
 _LOOSE_IN_PYTHON = ("loose-string", "loose-array", "loose-object", "loose-member", "loose-value")
@@ -81,9 +93,17 @@ def _in_python(body: str) -> str:
 _SHARED |= {f"python-{name}": _in_python(_SHARED[name]) for name in (*_IN_PYTHON, *_LOOSE_IN_PYTHON) if name in _SHARED}
 _SHARED |= {
     "python-escape": _PYTHON_ESCAPE,
+    "python-single-escape": _SINGLE_ESCAPE,
+    "python-string": "python-double",
     "python-boolean": '"True" | "False"',
     "python-null": '"None"',
     "python-loose-string": "double | single | three-double | three-single",
+    "bare-key": "[a-zA-Z_$] [a-zA-Z0-9_.$-]{0,63}",
+    "bare-member": 'bare-key ": " bare-value',
+    "bare-array": '"[" (bare-value (", " bare-value)*)? "]"',
+    "bare-object": '"{" (bare-member (", " bare-member)*)? "}"',
+    "bare-value": "bare-string | number | boolean | bare-null | bare-array | bare-object",
+    "bare-null": '"null" | "None"',
 }
 
 
@@ -96,12 +116,28 @@ class Rules:
 
     python: spell values as Python literals, not as JSON. marks: literals that no string may hold. limit: characters of
     all rules; one more raises TooLarge. exact: write values in one spelling, as a schema has them; otherwise in every
-    spelling that the readers take. `python` and `exact` may change from one rule to the next.
+    spelling that the readers take. `python` and `exact` may change from one rule to the next. comma, colon, quotes: of
+    exact values, see `Layout` and `bare_quotes`; without a comma there may be white space. any_quote: Python's strings
+    may stand in either kind of quotes.
     """
 
-    def __init__(self, *, python: bool, marks: Iterable[str] = (), limit: int = MAX_TEXT) -> None:
+    def __init__(
+        self,
+        *,
+        python: bool,
+        marks: Iterable[str] = (),
+        limit: int = MAX_TEXT,
+        comma: str | None = ", ",
+        colon: str = ": ",
+        quotes: tuple[str, str] | None = None,
+        any_quote: bool = False,
+    ) -> None:
         self.python = python
         self.exact = True
+        self.quotes = quotes
+        self._any_quote = any_quote
+        self.separators = comma or ", ", colon
+        self._spaced = comma is None
         self.marks = tuple(dict.fromkeys(mark[:MARK_SIZE] for mark in marks))
         self._limit = self._left = limit
         self._rules: dict[str, str] = {}
@@ -140,6 +176,8 @@ class Rules:
         """Add a rule that every grammar may use, and those that it needs."""
         if not self.exact and f"loose-{name}" in _SHARED:
             name = f"loose-{name}"
+        elif self.exact and self.quotes and (name == "string" or f"bare-{name}" in _SHARED):
+            name = f"bare-{name}"
         if self.python and f"python-{name}" in (*_SHARED, *_QUOTED):
             name = f"python-{name}"
         self._need(name)
@@ -151,12 +189,39 @@ class Rules:
         if name in _QUOTED:
             self._add_quoted(name, *_QUOTED[name])
             return
-        body = _SHARED[name]
+        if name == "bare-string" and self.quotes:
+            opening, closing = self.quotes
+            dead = [mark for mark in self.marks if not closing.startswith(mark)]
+            self.add(name, f"{literal(opening)} {self.until('text', closing, dead)}")
+            return
+        body = self._laid_out(_SHARED[name])
+        if name == "python-string" and self._any_quote:
+            body += " | python-single"
         self.add(name, body)
         for word in re.findall(r"[a-z][a-z-]*", re.sub(r'"(?:\\.|[^"\\])*"|\[(?:\\.|[^\]\\])*\]', " ", body)):
             self._need(word)
         if name == "ws":
             self.lexemes[name] = Lexeme(r" {1,2}|(\r?\n){1,2}[ \t]{0,32}")
+
+    def _laid_out(self, body: str) -> str:
+        """The same with the signs between values that this grammar has."""
+        body = body.replace('": "', literal(self.separators[1]))
+        if '", "' in body:
+            body = body.replace('", "', self.between)
+        if self._spaced:
+            for bare, spaced in _SPACED.items():
+                body = body.replace(bare, spaced)
+        return body
+
+    @property
+    def between(self) -> str:
+        """What stands between two members of an exact value."""
+        return self.shared("comma") if self._spaced else literal(self.separators[0])
+
+    def bracketed(self, opening: str, members: str, closing: str) -> str:
+        """The members of an exact value within brackets."""
+        pad = f"{self.shared('ws')}? " if self._spaced else ""
+        return f"{literal(opening)} {pad}{members} {pad}{literal(closing)}"
 
     def add(self, name: str, body: str) -> None:
         """Add a rule of that name. Raises TooLarge."""
@@ -170,7 +235,7 @@ class Rules:
 
     def _add_quoted(self, name: str, quote: str, escape: str) -> None:
         loose = escape == _ANY_ESCAPE
-        slashed = "loose-escape" if loose else "python-escape" if escape == _PYTHON_ESCAPE else "escape"
+        slashed = _ESCAPE_RULES[escape]
         self._need(slashed)
         plain = NO_SENSE if loose else NO_CONTROL
         written = "\\x22" if quote[0] == '"' else "'"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ FREE_ORDER = 4
 """Keys of an object that may come in any order, each once. The rules grow as 2 to that power."""
 
 _TYPES = ("string", "integer", "number", "boolean", "null", "array", "object")
+_BARE_KEY = re.compile(r"[a-zA-Z_$][\w.$-]*", re.ASCII)
 _NOTES = ("title", "description", "default", "examples", "deprecated")
 
 
@@ -39,13 +41,21 @@ class Values(Rules):
     """Rules for values by their schemas.
 
     With `exact` a value fits all of its schema; otherwise its types and enums, and its objects' keys. free_order: as
-    FREE_ORDER.
+    FREE_ORDER. sort: keys that come in one order come in that of the alphabet. layout: see `Rules`.
     """
 
     def __init__(
-        self, *, python: bool, marks: Iterable[str] = (), limit: int = MAX_TEXT, free_order: int = FREE_ORDER
+        self,
+        *,
+        python: bool,
+        marks: Iterable[str] = (),
+        limit: int = MAX_TEXT,
+        free_order: int = FREE_ORDER,
+        sort: bool = False,
+        **layout: Any,
     ) -> None:
-        super().__init__(python=python, marks=marks, limit=limit)
+        super().__init__(python=python, marks=marks, limit=limit, **layout)
+        self._sort = sort
         self._rare = frozenset(map(_rarest, self.marks))
         self._free_order = free_order
         self._refs: dict[tuple[int, str, bool, bool], str] = {}
@@ -54,9 +64,9 @@ class Values(Rules):
         self._depth = 0
 
     def constant(self, value: object) -> str:
-        spelled = {_spelled(value, python=self.python)}
+        spelled = {self._spelled(value, python=self.python)}
         if not self.exact and (value is None or isinstance(value, str | bool)):
-            spelled = {_spelled(value, python=True), _spelled(value, python=False)}
+            spelled = {self._spelled(value, python=True), self._spelled(value, python=False)}
             if isinstance(value, str) and not any(char in "'\\" or char < " " for char in value):
                 spelled.add(f"'{value}'")
         found = either([literal(text) for text in sorted(spelled)])
@@ -64,6 +74,33 @@ class Values(Rules):
             self._constants.add(found)
             self._spend(len(found))
         return found
+
+    def _spelled(self, value: object, *, python: bool) -> str:
+        comma, colon = self.separators if self.exact else (", ", ": ")
+        match value:
+            case None | bool() if python:
+                return repr(value)
+            case str() if self.exact and self.quotes and self.quotes[1] not in value:
+                return self.quotes[0] + value + self.quotes[1]
+            case Mapping():
+                members = (f"{self._key(str(k))}{colon}{self._spelled(v, python=python)}" for k, v in value.items())
+                return "{" + comma.join(members) + "}"
+            case list() | tuple():
+                return "[" + comma.join(self._spelled(one, python=python) for one in value) + "]"
+            case _:
+                return json.dumps(value, ensure_ascii=False)
+
+    def _key(self, key: str) -> str:
+        """A key as exact objects have it."""
+        return key if self.quotes and _BARE_KEY.fullmatch(key) else json.dumps(key, ensure_ascii=False)
+
+    def spelled(self, schema: object, root: Schema, hint: str) -> str:
+        """An expression for the values of a schema, spelled as JSON or as Python."""
+        before, found = self.python, []
+        for self.python in (False, True):
+            found.append(grouped(self.value(schema, root, hint)))
+        self.python = before
+        return either(found)
 
     def value(self, schema: object, root: Schema, hint: str) -> str:
         """An expression for the values of a schema."""
@@ -125,6 +162,9 @@ class Values(Rules):
         low, high = count(schema, "minLength"), count(schema, "maxLength")
         if not self.exact or (not low and high is None):
             return self.shared("string")
+        if self.quotes:
+            opening, closing = self.quotes
+            return f"{literal(opening)} {none_of((closing[0], *self._rare))}{times(low or 0, high)} {literal(closing)}"
         # A repetition can't count and look out for marks: it leaves out one character of each.
         plain = none_of(("\\", '"', *self._rare), NO_CONTROL)
         char = f"({plain} | {self.shared('escape')})"
@@ -163,12 +203,13 @@ class Values(Rules):
         if high == 0 or (rest is False and not first):
             return '"[]"'
         item = self.rule(f"{hint}-item", self.value(rest, root, hint)) if rest is not False else ""
+        comma = self.between
         if first:
-            head = ' ", " '.join(f"({one})" for one in first)
-            more = f' (", " {item}){times(max(low - len(first), 0), _less(high, len(first)))}' if item else ""
-            return f'"[" {head}{more} "]"'
-        more = f'{item} (", " {item}){times(max(low - 1, 0), _less(high, 1))}'
-        return f'"[" {more} "]"' if low else f'"[" ({more})? "]"'
+            head = f" {comma} ".join(f"({one})" for one in first)
+            more = f" ({comma} {item}){times(max(low - len(first), 0), _less(high, len(first)))}" if item else ""
+            return self.bracketed("[", f"{head}{more}", "]")
+        more = f"{item} ({comma} {item}){times(max(low - 1, 0), _less(high, 1))}"
+        return self.bracketed("[", more if low else f"({more})?", "]")
 
     def _object(self, schema: Schema, root: Schema, hint: str) -> str:
         if not properties(schema):
@@ -177,15 +218,17 @@ class Values(Rules):
                 return '"{}"'
             if not isinstance(further, Mapping) or not self.exact:
                 return self.shared("object")
-            member = self.rule(f"{hint}-any", f'{self.shared("string")} ": " {self.value(further, root, hint)}')
-            return f'"{{" ({member} (", " {member})*)? "}}"'
+            key = self.shared("bare-key" if self.quotes else "string")
+            colon = literal(self.separators[1])
+            member = self.rule(f"{hint}-any", f"{key} {colon} {self.value(further, root, hint)}")
+            return self.bracketed("{", f"({member} ({self.between} {member})*)?", "}")
         return self._braced(self.members(schema, root, hint, self.json_member))
 
     # -- members -----------------------------------------------------------------------------------
 
     def json_member(self, key: str, value: str) -> str:
         if self.exact:
-            return f"{literal(json.dumps(key, ensure_ascii=False) + ': ')} {value}"
+            return f"{literal(self._key(key) + self.separators[1])} {value}"
         return f"{self.constant(key)} {self.shared('colon')} {value}"
 
     def members(
@@ -194,29 +237,32 @@ class Values(Rules):
         root: Schema,
         hint: str,
         write: Callable[[str, str], str],
-        separator: str = ", ",
+        separator: str | None = None,
         *,
         all_required: bool = False,
     ) -> str:
         """The members of an object, each at most once; with `exact` or `all_required` all of the required ones.
 
-        Many exact members come in the schema's order, the required ones first. Many others may repeat.
+        Many exact members come in the schema's order, the required ones first, or in that of the alphabet. Many others
+        may repeat. separator: None for that of JSON.
         """
         known = properties(schema)
         wanted = dict.fromkeys(key for key in items(schema, "required") if isinstance(key, str))
         required = [*(key for key in known if key in wanted), *(key for key in wanted if key not in known)]
         keys = [*required, *(key for key in known if key not in wanted)]
+        if self._sort and self.exact and len(keys) > self._free_order:
+            keys.sort(key=str.lower)
         written = [self.rule(key, write(key, grouped(self.value(known.get(key, ANY), root, key)))) for key in keys]
         if not written:
             return '""'
         if self.exact:
-            between, last = literal(separator) if separator else "", ""
+            between, last = self.between if separator is None else literal(separator) if separator else "", ""
         else:
-            between, last = (self.shared("comma"),) * 2 if separator else (f"{self.shared('ws')}?", "")
+            between, last = (f"{self.shared('ws')}?", "") if separator == "" else (self.shared("comma"),) * 2
         if len(written) <= self._free_order:
             return self._in_any_order(written, len(required) if self.exact or all_required else 0, between, last)
         if self.exact:
-            return self._in_order(written, len(required), between, hint)
+            return self._in_order([(one, key in wanted) for one, key in zip(written, keys, strict=True)], between, hint)
         if all_required and required:
             others = written[len(required) :]
             return self._with_all(written[: len(required)], self.rule("any", either(others)) if others else "")
@@ -244,15 +290,16 @@ class Values(Rules):
             rests[taken] = self.rule("o", after(taken))
         return after(0)
 
-    def _in_order(self, members: Sequence[str], required: int, between: str, hint: str) -> str:
-        first, optional = members[:required], members[required:]
-        rest, alternatives = "", []
-        for member in reversed(optional):
-            alternatives.append(f"{member} {rest}".strip())
-            rest = self.rule(f"{hint}-rest", f"({between} {member})? {rest}".strip())
-        if first:
-            return f"{f' {between} '.join(first)} {rest}".strip()
-        return f"({' | '.join(reversed(alternatives))})?"
+    def _in_order(self, members: Sequence[tuple[str, bool]], between: str, hint: str) -> str:
+        """Each member at most once, those surely that are required."""
+        rest = ""
+        begin: list[str] = []
+        for member, required in reversed(members):
+            alone = f"{member} {rest}".strip()
+            begin = [alone] if required else [alone, *begin]
+            more = f"{between} {member}".strip()
+            rest = self.rule(f"{hint}-rest", f"{more if required else f'({more})?'} {rest}".strip())
+        return either(begin) if any(required for _, required in members) else f"({' | '.join(begin)})?"
 
     def arguments(self, function: Schema, *, all_required: bool = False) -> str:
         """A tool's arguments as one JSON object. all_required: see `members`."""
@@ -287,7 +334,7 @@ class Values(Rules):
 
     def _braced(self, members: str) -> str:
         if self.exact:
-            return f'"{{" {members} "}}"'
+            return self.bracketed("{", members, "}")
         return f'"{{" {self.shared("ws")}? {members} {self.shared("ws")}? "}}"'
 
 
@@ -316,16 +363,3 @@ def _type(schema: Schema) -> str | None:
 
 def _less(limit: int | None, taken: int) -> int | None:
     return None if limit is None else max(limit - taken, 0)
-
-
-def _spelled(value: object, *, python: bool) -> str:
-    match value:
-        case None | bool() if python:
-            return repr(value)
-        case Mapping():
-            members = (f"{json.dumps(k, ensure_ascii=False)}: {_spelled(v, python=python)}" for k, v in value.items())
-            return "{" + ", ".join(members) + "}"
-        case list() | tuple():
-            return "[" + ", ".join(_spelled(one, python=python) for one in value) + "]"
-        case _:
-            return json.dumps(value, ensure_ascii=False)
