@@ -93,6 +93,7 @@ def _findings(config: Config) -> Iterator[Finding]:
         yield found
         if found.state != "wrong":
             yield from _trained(model)
+            yield from _history(model)
     yield _sandbox(config)
     yield disk(config)
     yield _memory(config)
@@ -252,6 +253,18 @@ def _trained(model: Model) -> Iterator[Finding]:
         return
     text = f"context_window is {window}, but the model was trained for {trained} tokens: it may write nonsense beyond"
     yield Finding("note", f"model {model.name}", text, f"set context_window: {trained}, or stretch it with rope:")
+
+
+def _history(model: Model) -> Iterator[Finding]:
+    """What the gateway does with past calls and reasoning because of the model's chat template."""
+    from gateway.backends.about import about
+    from gateway.detection.choice import choose
+
+    if model.path is None or not model.path.exists():
+        return
+    known = about(model.path)
+    if known.template and (words := choose(known).history.words()):
+        yield Finding("ok", f"template of {model.name}", "; ".join(words))
 
 
 def _server(model: Model, about: str, bad: State) -> Finding:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import CONTRACTS
+from tests.backends.test_gguf import TEMPLATE, file
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
 from tests.engines.served import served
@@ -181,3 +182,15 @@ def test_a_port_that_another_program_holds(tmp_path: Path) -> None:
         done = ctxgate("doctor", "--config", file, cwd=tmp_path)
     assert done.returncode == 69
     assert "wrong  port: something else listens at" in done.stdout
+
+
+def test_what_a_template_wants_of_past_calls(tmp_path: Path) -> None:
+    call = "{'name': c.function.name, 'arguments': c.function.arguments} | tojson"
+    template = (
+        "{% for m in messages %}<|{{ m.role }}|>{{ m.content or '' }}{% for c in m.tool_calls or [] %}"
+        f"<tool_call>\n{{{{ {call} }}}}\n</tool_call>{{% endfor %}}\n{{% endfor %}}"
+    )
+    (tmp_path / "m.gguf").write_bytes(file(**{TEMPLATE: template, "general.architecture": "qwen2"}))
+    where = config(tmp_path, f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: {tmp_path}/m.gguf}}}}\n")
+    told = ctxgate("doctor", "--config", where, cwd=tmp_path).stdout
+    assert "ok     template of m: it shows the arguments of past calls right only if they come as an object" in told
