@@ -107,7 +107,6 @@ _TEMPLATE: Signs = (
     ("llama4_pythonic", ("<|python_start|>",)),
     ("granite_20b_fc", ("<function_call>",)),
     ("ernie45", ("<tool_call>", "<response>", "</response>")),
-    ("xlam", ("make calls in a single JSON array",)),
     ("hermes", ("<tool_call>",)),
     ("phi4", ("functools",)),
     ("phi4", ("<|tool|>", "<|/tool|>")),

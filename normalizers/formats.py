@@ -200,14 +200,6 @@ _FORMATS: tuple[FormatSpec, ...] = (
         content_drop=("<|message_sep|>",),
     ),
     FormatSpec(
-        name="xlam",
-        aliases=("xlam2",),
-        dialect="json",
-        listed=True,
-        think=THINK,
-        inline=True,
-    ),
-    FormatSpec(
         name="ernie45",
         aliases=("ernie", "ernie_x1"),
         dialect="json",

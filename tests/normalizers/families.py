@@ -340,18 +340,6 @@ APERTUS: dict[str, Case] = {
     ),
 }
 
-_XLAM = '[{"name": "get_weather", "arguments": {"city": "Paris"}}, {"name": "ping", "arguments": {}}]'
-XLAM: dict[str, Case] = {
-    "an array": (_XLAM, "", "", TWO, ()),
-    "on lines": (_XLAM.replace(", {", ",\n  {").replace("[{", "[\n  {").replace("}]", "}\n]"), "", "", TWO, ()),
-    "one object": ('{"name": "ping", "arguments": {}}', "", "", PING, ()),
-    "a fence": (f"```json\n{_XLAM}\n```", "", "", TWO, ()),
-    "a sentence and a fence": (f"I'll look.\n```json\n{_XLAM}\n```", "I'll look.\n", "", TWO, ()),
-    "reasoning": (f"<think>\nhm\n</think>\n\n{_XLAM}", "", "hm", TWO, ()),
-    "no call": ("No tool is suitable: [1] asks for a city.", "No tool is suitable: [1] asks for a city.", "", [], ()),
-    "an undeclared tool": ('[{"name": "nope", "arguments": {}}]', '[{"name": "nope", "arguments": {}}]', "", [], ()),
-}
-
 LLAMA4_JSON: dict[str, Case] = {
     "one": ('{"name": "get_weather", "parameters": {"city": "Paris"}}', "", "", PARIS, ()),
     "two": (
@@ -1018,7 +1006,6 @@ TABLES: dict[str, dict[str, Case]] = {
     "gigachat3": GIGACHAT,
     "ernie45": ERNIE,
     "apertus": APERTUS,
-    "xlam": XLAM,
     "llama4_json": LLAMA4_JSON,
     "deepseek_json": DEEPSEEK_JSON,
     "functionary_v31": FUNCTIONARY_V31,
@@ -1085,11 +1072,6 @@ GOLDEN: dict[str, str] = {
         '<|function_call|>{"name": "get_weather", "arguments": {"city": "São \\"P\\"", "days": 2, '
         '"metric": true, "note": null}}; {"name": "files.write", "arguments": {"my lines": ["x", 1.5, '
         '{"k": false}]}}; {"name": "ping", "arguments": {}}'
-    ),
-    "xlam": (
-        '[{"name": "get_weather", "arguments": {"city": "São \\"P\\"", "days": 2, "metric": true, "note": null}}, '
-        '{"name": "files.write", "arguments": {"my lines": ["x", 1.5, {"k": false}]}}, '
-        '{"name": "ping", "arguments": {}}]'
     ),
     "ernie45": (
         "<tool_call>\n"

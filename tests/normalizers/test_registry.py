@@ -167,7 +167,6 @@ DETECTED: dict[str, tuple[dict[str, Any], str | None]] = {
     "jamba": ({"chat_template": "<tool_calls>[</tool_calls>"}, "jamba"),
     "nemotron nano 2": ({"chat_template": "<TOOLCALL>["}, "nemotron_v2"),
     "internlm": ({"chat_template": "<|action_start|><|plugin|>"}, "internlm2"),
-    "xlam": ({"chat_template": "When using tools, make calls in a single JSON array:"}, "xlam"),
     "apertus": ({"special_tokens": ["<|tools_prefix|>"]}, "apertus"),
     "ernie": ({"chat_template": "<tool_call> <response></response>"}, "ernie45"),
     "functionary 3.1, a llama by its tokens": (
