@@ -19,4 +19,6 @@ def test_it_names_every_operation() -> None:
         if isinstance(operation, dict)
     ]
     assert sorted(named) == sorted(operations)
-    assert [f"## {tag[0].upper()}{tag[1:]}" for tag in (*ABOUT, "rooms")] == re.findall(r"^## .+$", page, re.MULTILINE)
+    assert [f"## {tag[0].upper()}{tag[1:]}" for tag in (*ABOUT, "rooms", "llama.cpp")] == re.findall(
+        r"^## .+$", page, re.MULTILINE
+    )

@@ -26,6 +26,13 @@ CALL = {"type": "function", "function": {"name": "get_weather"}}
 LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": SAY}
 
 OWN = (
+    "/audio/",  # tests/media asks these through the client, on models that hear and speak
+    "/images/",
+    "/infill",
+    "/tokenize",
+    "/detokenize",
+    "/apply-template",
+    "/upstream/",
     "/ready",
     "/load",
     "/unload",

@@ -31,7 +31,6 @@ def asked(**more: Any) -> ChatRequest:
 LONG: dict[str, Any] = {"stream": True, "max_tokens": 450}
 # With some 50 kB a token no buffer on the way holds the whole answer: the engine can't have finished.
 WIDE: dict[str, Any] = {**LONG, "ignore_eos": True, "logprobs": True, "top_logprobs": 600}
-SHORT = asked(max_tokens=3)
 
 
 @asynccontextmanager
@@ -45,7 +44,7 @@ async def gateway_of(model: Model, machine: Callable[[], Machine]) -> AsyncItera
 
 
 async def whole(gateway: Gateway) -> bytes:
-    with await gateway.chat(SHORT) as run:
+    with await gateway.chat(asked(max_tokens=3)) as run:
         return await run.whole()
 
 

@@ -42,7 +42,16 @@ PLACES = (
 
 OTHERS = {
     **dict.fromkeys(
-        ("tool_prompt", "tool_wording", "enforcement", "session", "call_deltas", "save", "share_prefixes"),
+        (
+            "tool_prompt",
+            "tool_wording",
+            "enforcement",
+            "session",
+            "call_deltas",
+            "save",
+            "share_prefixes",
+            "keep_reasoning",
+        ),
         "one of a few words",
     ),
     **dict.fromkeys(("excludes", "aliases", "allowed_hosts", "public_hosts", "users"), "names"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from typing import Any
 
 import openai
@@ -296,8 +297,10 @@ async def test_voices() -> None:
 
 async def test_a_key_s_limits_and_scopes_hold() -> None:
     """Of one that may ask once a minute, of one for another model, and of one without the scope of /upstream."""
-    async with running(HEARD, keys=("sk-owner",), **HEARS) as gateway:
+    async with AsyncExitStack() as stack:
+        gateway = await stack.enter_async_context(running(HEARD, keys=("sk-owner",), **HEARS))
         file = KeyFile(gateway.config.state_dir / FILE_NAME)
+        stack.callback(file.path.unlink)  # other tests have the same folder
         _, once = file.add(scopes=("models",), limits=Limits(requests_per_minute=1))
         _, other_model = file.add(scopes=("models",), limits=Limits(models=("echo",)))
         _, upstream = file.add(scopes=("upstream",), limits=Limits(requests_per_minute=1))

@@ -436,6 +436,8 @@ async def test_replicas_whose_text_is_read_here() -> None:
     async def llama_cpp(exchange: Exchange) -> None:
         if exchange.path == "/apply-template":
             await exchange.whole({"prompt": "Hi"})
+        elif exchange.path == "/props":
+            await exchange.whole({})
         else:
             text = '<|tool_call_start|>[now(zone="UTC")]<|tool_call_end|>'
             await streams({"choices": [{"index": 0, "text": text}]}, {"choices": [{"finish_reason": "stop"}]})(exchange)
