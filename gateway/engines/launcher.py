@@ -161,9 +161,11 @@ class Launcher:
             log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
 
     def _expected(self, engine: Loadable, machine: Machine) -> float | None:
-        """Seconds to read a token: as measured earlier, else a guess for a CPU; None for a GPU that never ran it."""
+        """Seconds to read a token: as measured earlier, else a guess for a CPU; None for a GPU that never ran it, and
+        for a command whose weights nobody knows."""
         model = engine.model
-        assert model.path is not None
+        if model.path is None:
+            return None
         try:
             if (peak := self._residency.learnt.peak(model)) is not None and peak.seconds_per_token is not None:
                 return peak.seconds_per_token
