@@ -37,7 +37,7 @@ class Report(Struct, eq=False):
 
     def heal(self, kind: str) -> None:
         """Counts one more repair."""
-        self.healed = {**self.healed, kind: 1}
+        self.healed = {**self.healed, kind: self.healed.get(kind, 0) + 1}
 
     def warnings(self, choices: Iterable[Choice]) -> list[dict[str, str]]:
         """Problems in the answer and changes to the request's messages, each with a `code` and a `text`."""
