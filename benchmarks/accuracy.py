@@ -8,6 +8,7 @@ Each model is asked model-test's suites at temperature 0, by each way:
 
 - bare: llama.cpp with its own parser of calls (llama-server where one is on the PATH, else the embedded engine)
 - ctxgate: with the entry that `ctxgate add` writes
+- reading: ctxgate, but the model alone decides whether to call: its calls are read, and nothing else is done
 - native_json: ctxgate, but the engine reads the calls
 - ollama: where one is installed
 
@@ -56,7 +57,7 @@ TEST_MODEL = ROOT / "_models/test/ctxgate-test-tools.gguf"
 MODELS = (*weights.WEIGHTS, "test")
 CODERS = tuple(name for name in weights.WEIGHTS if "coder" in name)
 SUITES = ("core", "bfcl-mini", "smoke")
-BARE, CTXGATE = "bare", "ctxgate"
+BARE, CTXGATE, READING = "bare", "ctxgate", "reading"
 NAMES: Mapping[str, Names] = {"test": "dotted"}
 """How the names of tools are written: with underscores, which every server takes. The test model knows dotted ones."""
 NEEDLESS = ("abstain", "missing-param", "no-retool", "irrelevance", "live_irrelevance")
@@ -246,16 +247,18 @@ def needless_list(rows: Sequence[Row]) -> str:
 
 
 def goals_of(rows: Sequence[Row]) -> list[report.Goal]:
-    """What ctxgate has to show on the whole of core."""
+    """What ctxgate has to show on the whole of core. Most due calls are asked of the reader alone: a threshold may make
+    fewer of them, where more cases pass then."""
     goals = []
     for each in rows:
         found = each.figures
-        if each.suite != "core" or each.way != CTXGATE or isinstance(found, str):
+        if each.suite != "core" or isinstance(found, str):
             continue
-        points = found.gained.value if found.gained is not None else None
-        lead = POINTS_GOAL if each.model in CODERS else 0.0
-        goals.append(report.Goal(f"{each.model}: points over the bare engine", points, ">=", lead))
-        if each.model in CODERS and found.due.n:
+        if each.way == CTXGATE:
+            points = found.gained.value if found.gained is not None else None
+            lead = POINTS_GOAL if each.model in CODERS else 0.0
+            goals.append(report.Goal(f"{each.model}: points over the bare engine", points, ">=", lead))
+        elif each.way == READING and each.model in CODERS and found.due.n:
             share = found.due.k / found.due.n
             goals.append(report.Goal(f"{each.model}: calls where due", share, ">=", DUE_GOAL))
     return goals

@@ -90,8 +90,16 @@ def added(model: Loaded) -> Iterator[Served]:
 
 
 @contextmanager
+def reading(model: Loaded) -> Iterator[Served]:
+    """The same, but the model alone decides whether to call: no example turns, no threshold."""
+    deciding = ("call_threshold", "tool_examples")
+    with gateway(model, {key: value for key, value in entry_of(model).items() if key not in deciding}) as served:
+        yield served
+
+
+@contextmanager
 def native_json(model: Loaded) -> Iterator[Served]:
-    """The same, but the engine reads the calls, and its template shows the tools."""
+    """As `added`, but the engine reads the calls, and its template shows the tools."""
     entry = {key: value for key, value in entry_of(model).items() if key != "tool_prompt"}
     with gateway(model, {**entry, "tool_call_format": "native_json"}) as served:
         yield served
@@ -111,7 +119,13 @@ def ollama(model: Loaded) -> Iterator[Served]:
         yield Served(f"{base}/v1", name, {"engine": f"Ollama {version}", "context_window": window})
 
 
-WAYS: Mapping[str, Way] = {"bare": bare, "ctxgate": added, "native_json": native_json, "ollama": ollama}
+WAYS: Mapping[str, Way] = {
+    "bare": bare,
+    "ctxgate": added,
+    "reading": reading,
+    "native_json": native_json,
+    "ollama": ollama,
+}
 
 
 @contextmanager

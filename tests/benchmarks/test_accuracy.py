@@ -195,7 +195,7 @@ def test_the_goals_are_the_coders_calls_and_no_loss_elsewhere(
     share = Share.of([number < due for number in range(10)])
     found = replace(EMPTY, passed=share, due=share, gained=Estimate(points, points, points))
     row = Row("core", model, "ctxgate", found)
-    assert [goal.met for goal in goals_of([row])] == met
+    assert [goal.met for goal in goals_of([row, replace(row, way="reading")])] == met
     assert goals_of([replace(row, suite="smoke"), replace(row, way="native_json"), replace(row, figures="no")]) == []
 
 
@@ -245,11 +245,11 @@ def test_real_engines_answer_by_each_way(
     few = ["--models", "test", "--limit", "6", "--threads", "1", "--no-smoke"]
     assert accuracy.main([*few, "--out", str(tmp_path / "out"), "--json", str(file)]) == 0
     rows = json.loads(file.read_text("utf-8"))
-    assert [row["way"] for row in rows] == ["bare", "ctxgate", "native_json", "ollama"]
+    assert [row["way"] for row in rows] == ["bare", "ctxgate", "reading", "native_json", "ollama"]
     *measured, ollama = [row["figures"] for row in rows]
-    assert [found["passed"]["n"] for found in measured] == [6, 6, 6]
+    assert [found["passed"]["n"] for found in measured] == [6, 6, 6, 6]
     formats = [found["served"].get("tool_call_format") for found in measured]
-    assert formats == [None, "pythonic", "native_json"]
+    assert formats == [None, "pythonic", "pythonic", "native_json"]
     assert ollama == "no Ollama answers at http://127.0.0.1:9, which OLLAMA_HOST names"
     assert "| core | test | ollama | not measured: no Ollama answers" in capsys.readouterr().out
 
