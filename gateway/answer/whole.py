@@ -13,6 +13,7 @@ from gateway.answer.native_calls import NativeCalls
 from gateway.answer.report import Report
 from gateway.answer.unread import may_be_unread, may_hold_call
 from gateway.errors import ProviderInvalidResponse
+from gateway.wire.body import told
 from gateway.wire.chat import ToolCallDelta, decode_answer, encode
 from gateway.wire.engine import Fixup
 from gateway.wire.lenient import BROKEN, joined, without_half_escapes
@@ -138,7 +139,7 @@ def _read_native(reader: NativeCalls, native: Any, reason: str | None) -> tuple[
     try:
         msgspec.convert(native, list[ToolCallDelta])
     except msgspec.ValidationError as error:
-        raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {error}") from error
+        raise ProviderInvalidResponse(f"the engine's answer has malformed tool_calls: {told(error)}") from error
     calls = reader.feed([{**call, "index": at} for at, call in enumerate(native)])
     refused, rest = reader.finish(reason)
     calls += rest

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from reprlib import repr as short
 from typing import Any, Literal
 
 import msgspec
@@ -150,7 +151,7 @@ def check_tools(request: ChatRequest, runtime: str) -> None:
         if kind != "function" and runtime != "openai":
             place = f"tools[{at}].type"
             cure = "declare a function, here with one string as its parameter" if kind == "custom" else "leave it out"
-            raise ProviderInvalidRequest(f"{place}: no tools of type {kind!r} on this API; {cure}", param=place)
+            raise ProviderInvalidRequest(f"{place}: no tools of type {short(kind)} on this API; {cure}", param=place)
         parameters = bytes((tool.function or tool).parameters)
         if parameters.startswith(b"{"):
             _check_type(_decode_typed(parameters).type, f"tools[{at}].function.parameters")
@@ -159,7 +160,9 @@ def check_tools(request: ChatRequest, runtime: str) -> None:
 def _check_type(wanted: Any, place: str) -> None:
     for kind in wanted if isinstance(wanted, list) else [wanted]:
         if kind is not None and kind not in JSON_TYPES:
-            message = f"{place}: not a valid JSON Schema: there is no type {kind!r}; allowed: {', '.join(JSON_TYPES)}"
+            message = (
+                f"{place}: not a valid JSON Schema: there is no type {short(kind)}; allowed: {', '.join(JSON_TYPES)}"
+            )
             raise ProviderInvalidRequest(message, param=place)
 
 

@@ -15,8 +15,25 @@ from gateway.wire.values import MOST_VALUES, check, check_width
 
 T = TypeVar("T")
 
+TOLD_CHARS = 1000
+"""The most of an invalid value that an error tells."""
+
+LONGEST_NAME = 4096
+Name = Annotated[str, Meta(max_length=LONGEST_NAME)]
+"""Of a model or a tool: errors, logs and grammars repeat it. As long as a path."""
+
 Stop = Annotated[str, Meta(min_length=1)]
 """A sequence that ends an answer. An empty one would end each before its first word."""
+
+LONGEST_ID = 65536
+"""Characters of a call's id: some programs put the signature of a thought there."""
+
+
+def check_id(id: str, place: str) -> str:
+    """The id of a call. place: its field. Raises ProviderInvalidRequest if it is too long."""
+    if len(id) > LONGEST_ID:
+        raise ProviderInvalidRequest(f"{place}: has over {LONGEST_ID} characters", param=place)
+    return id
 
 
 def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES, *, nulls: bool = False) -> T:
@@ -46,7 +63,7 @@ def misfit(error: msgspec.ValidationError, root: str = "", kind: object = None) 
 
     root: the field that was decoded; "" for the whole body. kind: what it was decoded as, to tell the allowed values.
     """
-    reason, _, where = str(error).partition(" - at `$")
+    reason, _, where = told(error).partition(" - at `$")
     place = (root + where.rstrip("`")).lstrip(".")
     param = f"{place}.{missing[1]}".lstrip(".") if (missing := _missing(reason)) else place
     if kind is not None and reason.startswith("Invalid ") and (values := _allowed(kind, place)):
@@ -54,6 +71,12 @@ def misfit(error: msgspec.ValidationError, root: str = "", kind: object = None) 
     return ProviderInvalidRequest(
         f"{param or 'the request body'}: {reason[:1].lower()}{reason[1:]}", param=param or None
     )
+
+
+def told(error: msgspec.ValidationError) -> str:
+    """Its text. msgspec's holds the whole of a wrong value or an unknown key; here it is at most TOLD_CHARS long."""
+    text = str(error)
+    return text if len(text) <= TOLD_CHARS else f"{text[: TOLD_CHARS // 2]}…{text[1 - TOLD_CHARS // 2 :]}"
 
 
 def invalid_form(reason: Exception) -> ProviderInvalidRequest:

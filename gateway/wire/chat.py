@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, only_allowed
-from gateway.wire.body import Stop, misfit
+from gateway.wire.body import LONGEST_NAME, Name, Stop, misfit
 from gateway.wire.limits import Limits, Standing, Tier
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 from gateway.wire.usage import SoundUsage
@@ -28,7 +28,7 @@ class _Message(Struct, gc=False):
 
 
 class _Function(Struct, gc=False):
-    name: Annotated[str, Meta(min_length=1)]
+    name: Annotated[str, Meta(min_length=1, max_length=LONGEST_NAME)]
     description: str | None = None
 
 
@@ -82,7 +82,7 @@ class _Known(Struct, gc=False):
     """
 
     messages: list[_Message]
-    model: str | None = None
+    model: Name | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None
     tools: Raw = Raw(b"null")
@@ -476,9 +476,10 @@ def _check_tools(tools: list[_Tool]) -> None:
     """Raises ProviderInvalidRequest for a function without a name."""
     for index, tool in enumerate(tools):
         name = tool.function.name if tool.function is not None else tool.name
-        if isinstance(name, str) and "\0" in name:
+        if isinstance(name, str) and (len(name) > LONGEST_NAME or "\0" in name):
             place = f"tools[{index}].function.name"
-            raise ProviderInvalidRequest(f"{place}: it contains a NUL, which engines refuse", param=place)
+            fault = f"has over {LONGEST_NAME} characters" if len(name) > LONGEST_NAME else "contains a NUL"
+            raise ProviderInvalidRequest(f"{place}: it {fault}, which engines refuse", param=place)
         if tool.function is None and tool.type in (None, "function") and not (tool.name and isinstance(tool.name, str)):
             place = f"tools[{index}].function.name"
             raise ProviderInvalidRequest(f"{place}: a tool needs a function with a name", param=place)

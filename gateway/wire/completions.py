@@ -10,7 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
-from gateway.wire.body import Stop
+from gateway.wire.body import Name, Stop
 from gateway.wire.chat import encode
 from gateway.wire.limits import Tier
 from gateway.wire.nulls import read_fields
@@ -39,7 +39,7 @@ class Known(Struct):
     """The fields whose types the gateway validates before it asks an engine."""
 
     prompt: str | list[str | int | list[int]]
-    model: str | None = None
+    model: Name | None = None
     suffix: str | None = None
     stream: bool | None = None
     stream_options: _StreamOptions | None = None

@@ -15,6 +15,7 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
+from gateway.wire.body import Name
 from gateway.wire.chat import encode
 from gateway.wire.limits import Tier
 from gateway.wire.values import MOST_TOKENS
@@ -27,7 +28,7 @@ MOST_INPUTS = 2048
 
 class CreateEmbedding(Struct):
     input: str | list[str | int | list[int]]
-    model: str | None = None
+    model: Name | None = None
     encoding_format: Literal["float", "base64"] | None = None
     dimensions: int | None = None
     user: str | None = None
@@ -59,7 +60,7 @@ class CreateEmbedding(Struct):
 class CreateRerank(Struct):
     query: str
     documents: list[str | dict[str, Any]]
-    model: str | None = None
+    model: Name | None = None
     top_n: int | None = None
     return_documents: bool | None = None
     service_tier: str | None = None

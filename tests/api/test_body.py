@@ -9,7 +9,7 @@ import pytest
 from msgspec import Struct
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.body import read
+from gateway.wire.body import TOLD_CHARS, read
 
 
 class Cat(Struct, tag="cat", tag_field="type"):
@@ -53,6 +53,26 @@ def test_errors_name_the_field_and_its_values(name: str) -> None:
     with pytest.raises(ProviderInvalidRequest) as caught:
         read(msgspec.json.Decoder(Zoo), body)
     assert (caught.value.param, str(caught.value)) == (param, message)
+
+
+@pytest.mark.parametrize(
+    ("body", "begin", "end"),
+    [
+        (b'{"pets": [{"type": "%s"}]}', "pets[0].type: invalid value 'xxx", "xxx'; allowed: cat, dog"),
+        (b'{"names": ["%s"]}', "names[0]: invalid enum value 'xxx", "xxx'; allowed: Ada, Bob"),
+        (b'{"%s": 1}', "the request body: object contains unknown field `xxx", "xxx`"),
+    ],
+)
+def test_an_error_holds_a_part_of_a_long_value(body: bytes, begin: str, end: str) -> None:
+    class Strict(Zoo, forbid_unknown_fields=True):
+        pass
+
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        read(msgspec.json.Decoder(Strict), body % (b"x" * 100_000))
+    message = str(caught.value)
+    assert message.startswith(begin)
+    assert message.endswith(end)
+    assert len(message) < TOLD_CHARS + 100
 
 
 def test_a_good_body() -> None:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from gateway.features.models.manage import MOST_BYTES as MANAGED_BYTES
 from gateway.features.rooms.records import MOST_BYTES
 from tests.hostile import grown
 from tests.hostile.grown import Grown
@@ -236,10 +237,14 @@ ROWS: dict[str, Row] = {
     "POST /api/show": Row(({"model": "m", "options": {"a": 1}},)),
     "POST /api/pull": Row(({"model": "nothing", "stream": False},), statuses=(503,)),
     "DELETE /api/delete": Row(({"model": "nothing"},), statuses=(404,)),
-    "POST /-/jobs": Row(({"kind": "evaluate", "model": "nothing", "suite": "smoke"},), statuses=(404,)),
+    "POST /-/jobs": Row(
+        ({"kind": "evaluate", "model": "nothing", "suite": "smoke"},), statuses=(404,), longest=MANAGED_BYTES
+    ),
     "DELETE /-/jobs/{id}": Row(statuses=(404,)),
-    "POST /-/default": Row(({"model": "nothing"},), statuses=(404,)),
-    "POST /-/models/{name:path}/format": Row(({"tool_call_format": "nothing"},), statuses=(400,)),
+    "POST /-/default": Row(({"model": "nothing"},), statuses=(404,), longest=MANAGED_BYTES),
+    "POST /-/models/{name:path}/format": Row(
+        ({"tool_call_format": "nothing"},), statuses=(400,), longest=MANAGED_BYTES
+    ),
     "POST [/v1]/models/{name}/load": Row(statuses=(200, 400)),
     "POST [/v1]/models/{name}/unload": Row(statuses=(200, 400)),
     "DELETE [/v1]/responses/{id}": Row(statuses=(200, 404)),

@@ -282,7 +282,7 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
     for number in range(MAX_KEPT):
         cache.keep(request(f"t{number}"), can, terms)
     assert cache.get(first, can) is None, "the oldest goes first"
-    long = request("x" * MAX_KEPT_BYTES)
+    long = request("now", tools=[tool("x" * 4000) for _ in range(MAX_KEPT_BYTES // 4000 + 1)])
     cache.keep(long, can, terms)
     assert cache.get(long, can) is None
 

@@ -11,6 +11,7 @@ from msgspec import UNSET, Struct, UnsetType
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import TooLong
 from gateway.features.ctx.projection import is_component
+from gateway.wire.body import told
 
 MAX_FRAME = 1024 * 1024
 """Bytes, including the newline."""
@@ -97,7 +98,7 @@ def _parsed(frame: bytes | Literal["too long"]) -> Request:
             frame.decode()
         return _decode_request(frame)
     except msgspec.ValidationError as error:
-        raise ProviderInvalidRequest(f"the frame is not a request: {error}") from None
+        raise ProviderInvalidRequest(f"the frame is not a request: {told(error)}") from None
     except msgspec.DecodeError as error:
         raise ProviderInvalidRequest(f"the frame is not valid JSON: {error}") from None
     except UnicodeDecodeError:

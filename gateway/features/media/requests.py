@@ -10,6 +10,7 @@ from msgspec import Meta, Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
+from gateway.wire.body import Name
 from gateway.wire.values import MOST_TOKENS
 
 T = TypeVar("T")
@@ -21,7 +22,7 @@ MAX_PICTURES = 10
 class Named(Struct):
     """Any request."""
 
-    model: str | None = None
+    model: Name | None = None
     service_tier: str | None = None
     stream: bool | None = None
 

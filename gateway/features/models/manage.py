@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Struct
@@ -31,7 +30,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import facts, fit, hub
 from gateway.features.models.inventory.source import Hub, InOllama, parse
 from gateway.features.models.jobs import Job, Jobs
-from gateway.server.asgi import ASGIApp
+from gateway.server.asgi import ASGIApp, too_large
 from gateway.server.http import JSON, Request
 from gateway.services import Services
 from gateway.wire import body
@@ -45,9 +44,13 @@ MAX_CALLS = 5
 """Calls of one reading that are shown."""
 MAX_RECORDING = 1024 * 1024
 """Bytes of a recorded answer that is read as every format."""
+MOST_BYTES = 64 * 1024
+"""Of a request's body."""
 HUB_SECONDS = 60.0
 """How long the hub may take for one question."""
 HUB_AT_ONCE = 2
+
+T = TypeVar("T")
 
 
 class _Begin(Struct, kw_only=True):
@@ -73,6 +76,14 @@ _named = msgspec.json.Decoder(_Named)
 _format = msgspec.json.Decoder(_Format)
 
 
+async def _asked(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
+    """Raises ProviderInvalidRequest."""
+    data = await request.body()
+    if len(data) > MOST_BYTES:
+        raise too_large(MOST_BYTES, "the limit of requests that manage models")
+    return body.read(decoder, data)
+
+
 async def jobs(request: Request) -> ASGIApp:
     """The newest first, with their progress."""
     return JSON({"jobs": await request.services.shared(Jobs).listed()})
@@ -81,7 +92,7 @@ async def jobs(request: Request) -> ASGIApp:
 async def begin(request: Request) -> ASGIApp:
     """Begins a job, and answers at once."""
     _own_page(request)
-    wanted = await request.translated(partial(body.read, _begin))
+    wanted = await _asked(request, _begin)
     return JSON(await _begun(request, wanted), status=202)
 
 
@@ -170,7 +181,7 @@ async def model(request: Request) -> ASGIApp:
 async def make_default(request: Request) -> ASGIApp:
     """Writes `active_model` into config.yaml and applies it."""
     _own_page(request)
-    name = (await request.translated(partial(body.read, _named))).model
+    name = (await _asked(request, _named)).model
     config = request.gateway.config
     chosen = config.resolve(name, "chat").name
     await _edit(request, lambda text: with_active_model(text, chosen), lambda made: made.active_model == chosen)
@@ -180,7 +191,7 @@ async def make_default(request: Request) -> ASGIApp:
 async def set_format(request: Request) -> ASGIApp:
     """Writes a model's `tool_call_format` into config.yaml and applies it."""
     _own_page(request)
-    wanted = (await request.translated(partial(body.read, _format))).tool_call_format
+    wanted = (await _asked(request, _format)).tool_call_format
     if wanted not in ("auto", *formats()):
         raise ProviderInvalidRequest(f"there is no format {wanted[:100]!r}", param="tool_call_format")
     name = request.gateway.route(request.path_params["name"]).model.name

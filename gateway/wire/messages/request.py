@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from reprlib import repr as short
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -11,7 +12,7 @@ from msgspec import Meta, Struct
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
-from gateway.wire.body import Stop
+from gateway.wire.body import Name, Stop, check_id
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
 
@@ -75,7 +76,7 @@ class CreateMessage(Struct, kw_only=True):
     """The fields that the gateway uses. It accepts and ignores Anthropic's other fields."""
 
     messages: list[InputMessage]
-    model: str | None = None
+    model: Name | None = None
     max_tokens: int | None = None
     system: str | list[Block] | None = None
     stream: bool | None = None
@@ -235,7 +236,7 @@ def _add(conversation: Conversation, message: InputMessage, place: str) -> None:
             for block, at in blocks:
                 if block.get("type") == "tool_result":
                     text, images = _result(block, at)
-                    conversation.result(_text(block, "tool_use_id", at), text)
+                    conversation.result(check_id(_text(block, "tool_use_id", at), f"{at}.tool_use_id"), text)
                     rest += images
                 else:
                     rest += _parts(block, at)
@@ -259,7 +260,11 @@ def _add_answer(conversation: Conversation, block: Block, place: str) -> None:
         conversation.assistant(reasoning=_text(block, "thinking", place))
     elif kind == "tool_use":
         arguments = encode(block.get("input") or {}).decode()
-        call = {"id": _text(block, "id", place), "name": _text(block, "name", place), "arguments": arguments}
+        call = {
+            "id": check_id(_text(block, "id", place), f"{place}.id"),
+            "name": _text(block, "name", place),
+            "arguments": arguments,
+        }
         conversation.assistant(call=call)
     elif kind not in HIDDEN_BLOCKS:
         raise _unsupported(kind, place)
@@ -334,7 +339,7 @@ def _text(block: Any, name: str, place: str) -> str:
 
 
 def _unsupported(kind: object, place: str) -> ProviderUnsupportedContentBlock:
-    return ProviderUnsupportedContentBlock(f"{place}: blocks of type {kind!r} are not supported", param=place)
+    return ProviderUnsupportedContentBlock(f"{place}: blocks of type {short(kind)} are not supported", param=place)
 
 
 def _invalid(param: str, message: str) -> ProviderInvalidRequest:

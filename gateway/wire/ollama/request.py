@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
+from gateway.wire.body import Name
 from gateway.wire.chat import encode
 from gateway.wire.ollama import options
 from gateway.wire.ollama.options import Warning, ignored
@@ -54,7 +55,7 @@ MAX_TOP_LOGPROBS = 20
 class Asked(Struct, kw_only=True):
     """What the requests for text and for vectors have in common."""
 
-    model: str = ""
+    model: Name = ""
     options: dict[str, Any] | None = None
     keep_alive: Any = None
     truncate: bool | None = None
@@ -240,8 +241,8 @@ class Embed(Asked, kw_only=True):
 class Named(Struct, kw_only=True):
     """`/api/show`, `pull` and `delete`; `name` is the old name of `model`. stream: None means True."""
 
-    model: str = ""
-    name: str = ""
+    model: Name = ""
+    name: Name = ""
     stream: bool | None = None
 
     @classmethod

@@ -14,6 +14,7 @@ from msgspec import Struct, field
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
+from gateway.wire.body import Name
 from gateway.wire.pieces import Usage
 from gateway.wire.responses.answer import new_id, usage_object
 from gateway.wire.responses.conversations import shown
@@ -27,7 +28,7 @@ CUT = "\n[The summary ends here: its author reached the limit of tokens.]"
 
 
 class Compact(Struct, kw_only=True):
-    model: str | None = None
+    model: Name | None = None
     input: str | list[Item] = field(default_factory=list)
     previous_response_id: str | None = None
     instructions: str | None = None

@@ -14,8 +14,10 @@ from msgspec import Meta, Struct, field
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire import body
 from gateway.wire.allowed_tools import ALLOWED_TOOLS, check_function, choice_of, listed, mode_of, name_of
+from gateway.wire.body import Name, check_id
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
+from gateway.wire.stored import check_metadata
 
 Item = dict[str, Any]
 
@@ -34,13 +36,15 @@ IGNORED_ITEMS = (
 CALLS = ("function_call", "custom_tool_call", "mcp_call")
 FILE = "input_file"
 """The type of a message's part."""
+LONGEST_ECHO = 2_000_000
+"""Characters of what a response repeats, and the store keeps: the instructions; tools and the format of the text."""
 NAMESPACE = "__"
 """Joins a namespace and the name of a tool in it."""
 
 
 class Reasoning(Struct):
-    effort: str | None = None
-    summary: str | None = None
+    effort: Name | None = None
+    summary: Name | None = None
 
 
 class TextFormat(Struct):
@@ -55,21 +59,21 @@ class TextFormat(Struct):
 
 class TextOptions(Struct):
     format: TextFormat | None = None
-    verbosity: str | None = None
+    verbosity: Name | None = None
 
 
 class ConversationName(Struct):
-    id: str
+    id: Name
 
 
 class CreateResponse(Struct, kw_only=True):
     """The fields that the gateway uses. It accepts and ignores OpenAI's other fields."""
 
-    model: str | None = None
+    model: Name | None = None
     input: str | list[Item] = field(default_factory=list)
-    instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | ConversationName | None = None
+    instructions: Annotated[str, Meta(max_length=LONGEST_ECHO)] | None = None
+    previous_response_id: Name | None = None
+    conversation: Name | ConversationName | None = None
     prompt: Any = None
     store: bool | None = None
     background: bool | None = None
@@ -88,17 +92,20 @@ class CreateResponse(Struct, kw_only=True):
     text: TextOptions | None = None
     include: list[str] | None = None
     metadata: dict[str, str] | None = None
-    user: str | None = None
-    prompt_cache_key: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
+    user: Name | None = None
+    prompt_cache_key: Name | None = None
+    safety_identifier: Name | None = None
+    service_tier: Name | None = None
     seed: int | None = None
-    truncation: str | None = None
+    truncation: Name | None = None
 
     @classmethod
     def parse(cls, data: bytes) -> CreateResponse:
         """Raises ProviderInvalidRequest, which names the invalid field."""
         request = body.read(_decoder, data)
+        check_metadata(request.metadata)
+        if len(data) > LONGEST_ECHO and len(encode((request.tools, request.text))) > LONGEST_ECHO:
+            raise _invalid("tools", f"tools: they have over {LONGEST_ECHO} bytes, together with text.format")
         if request.prompt is not None:
             raise _invalid("prompt", "prompt refers to data on OpenAI's servers; send instructions and input instead")
         if request.max_output_tokens == 0:
@@ -413,7 +420,7 @@ def add_item(conversation: Conversation, item: Item, place: str, *, past: bool =
             _add_remote_call(conversation, item, place)
         case "function_call_output" | "custom_tool_call_output":
             text, images = _output(item.get("output"), f"{place}.output")
-            conversation.result(_text(item, "call_id", place), text)
+            conversation.result(check_id(_text(item, "call_id", place), f"{place}.call_id"), text)
             conversation.user(images)
         case "reasoning":
             conversation.assistant(reasoning=_past_reasoning(item))
@@ -489,7 +496,7 @@ def _past_call(item: Item, place: str) -> Message:
         arguments = encode({"input": _text(item, "input", place)}).decode()
     else:
         arguments = item.get("arguments") or "{}"
-    return {"id": _text(item, "call_id", place), "name": name, "arguments": arguments}
+    return {"id": check_id(_text(item, "call_id", place), f"{place}.call_id"), "name": name, "arguments": arguments}
 
 
 def _past_reasoning(item: Item) -> str:
