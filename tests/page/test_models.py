@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
+from tests.api.test_jobs import until
 from tests.engines.served import served
 from tests.page import axe
 from tests.page.browser import Page
@@ -22,9 +23,9 @@ from tests.pull.test_hub import REPO, hub
 MINUTES = """
 window.before = window.before || window.fetch;
 window.fetch = (url, how = {}) => window.before(url, how.body && String(url) === "/-/jobs"
-  ? {...how, body: JSON.stringify({...JSON.parse(how.body), minutes: 0.05})} : how); 0
+  ? {...how, body: JSON.stringify({...JSON.parse(how.body), minutes: %s})} : how); 0
 """
-"""A tuning of three seconds."""
+"""A shorter tuning."""
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,20 @@ def place(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     environ = {"HF_ENDPOINT": source.url, "HF_HOME": str(folder / "hf"), "NO_PROXY": "127.0.0.1"}
     with served(config, folder, **environ) as gateway:
         yield gateway.url, folder / "config.yaml"
+
+
+def tune(page: Page, url: str) -> None:
+    """In three seconds; on a machine that has other work to do, in a minute and a half."""
+
+    def ended_within(minutes: float) -> bool:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            last = client.get("/-/jobs").json()["jobs"][0]["id"]
+            page.js(MINUTES % minutes)
+            page.click("button", "Tune")
+            ended = until(client, lambda job: job["id"] != last and job["state"] != "running")
+        return bool(ended["state"] == "done")
+
+    assert ended_within(0.05) or ended_within(1.5)
 
 
 @needs_engine
@@ -90,8 +105,7 @@ def test_from_the_hub_to_a_measured_default(
     page.open(f"{url}/#/models?id=tiny")
     page.reads("right")
     page.wait("Boolean(document.querySelector('main h1'))")
-    page.js(MINUTES)
-    page.click("button", "Tune")
+    tune(page, url)
     page.reads("Tune tiny done")
     page.reads("settings")
     page.click("button", "Look at what it writes")
