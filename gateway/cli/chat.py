@@ -59,9 +59,11 @@ def chat(
     loaded = configuration(config)
     try:
         name = loaded.resolve(model).name
-    except ProviderInvalidModel:
-        if model is None or not (question or _is_question(model)):
+    except ProviderInvalidModel as error:
+        if model is None:
             raise
+        if not (question or _is_question(model)):
+            raise ProviderInvalidModel(f"{error.message}; to ask that: ctxgate chat default {model}") from None
         name, question = loaded.resolve(None).name, (model, *question)
     offered = _tools(tools) if tools is not None else None
     import httpx

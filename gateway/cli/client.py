@@ -49,6 +49,17 @@ def trust(server: Server) -> ssl.SSLContext | bool:
     return trusting(server.https.cert)
 
 
+def trust_at(url: str, config: Path | None) -> ssl.SSLContext | bool:
+    """What certificate to accept at the address: where it is the configured gateway's, that one.
+
+    Raises ProviderInvalidRequest if that certificate can't be read.
+    """
+    if urlsplit(url).scheme != "https":
+        return True
+    server = configured(config)
+    return trust(server) if _is_own(url, server) else True
+
+
 def _is_own(url: str, server: Server) -> bool:
     """Whether the https address is the configured gateway's, which needs no authority to vouch for it."""
     parts = urlsplit(url)

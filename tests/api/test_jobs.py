@@ -15,8 +15,13 @@ import pytest
 from gateway.config import load
 from gateway.features.models.jobs import FILE, RESULTS, _prune
 from gateway.features.models.pull.download import ATTEMPTS
+from gateway.server.tls import trusting
+from tests.cli import commands
+from tests.cli.commands import config, ctxgate
+from tests.cli.test_tls import written
 from tests.engines.served import served
 from tests.patience import PATIENCE
+from tests.ports import free_port
 from tests.pull.sources import Source, serving
 from tests.pull.test_hub import REPO, hub
 
@@ -31,6 +36,7 @@ CONFIG: Json = {
     "server": {"cors_origins": ["*"]},
     "state_dir": "state",
 }
+HELLO = {"role": "user", "content": "Hello"}
 
 
 @pytest.fixture(scope="module")
@@ -177,3 +183,35 @@ def test_old_evaluations_of_jobs_go(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
     _prune(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[6:], "mine"]
+
+
+def test_measuring_over_tls(tmp_path: Path, test_model: Path) -> None:
+    """With a certificate that nobody vouches for, and isn't for this address: the commands know it by config.yaml."""
+    written(tmp_path / "_models", "gateway.example")
+    (tmp_path / "_models/mine.gguf").symlink_to(test_model)
+    mine = "mine: {runtime: llama.cpp, path: mine.gguf, context_window: 1024, tool_call_format: pythonic}"
+    port = free_port()
+    config(
+        tmp_path,
+        f"active_model: echo\nmodels:\n  echo: {{runtime: echo}}\n  {mine}\nstate_dir: state\nlog: {{bodies: true}}\n"
+        f"server: {{port: {port}, tls: {{cert: cert.pem, key: key.pem}}}}\n",
+    )
+    trust = trusting(tmp_path / "_models/cert.pem")
+    with commands.serving(tmp_path) as process:
+        assert process.stderr is not None
+        process.stderr.readline()  # it listens
+        address = f"https://127.0.0.1:{port}"
+        with httpx.Client(base_url=address, verify=trust, trust_env=False, timeout=PATIENCE) as client:
+            begin(client, kind="evaluate", model="echo")
+            done = until(client, lambda job: job["state"] != "running")
+            assert (done["state"], done["done"]) == ("done", done["total"]), done
+            assert client.get(f"/-/evaluations/{done['result']}").status_code == 200
+            asked = client.post("/v1/chat/completions", json={"model": "mine", "messages": [HELLO], "max_tokens": 4})
+            assert asked.status_code == 200, asked.text
+            # It asks the gateway for them. How fast the model is with which settings is for other tests.
+            job = begin(client, kind="tune", model="mine")
+            until(client, lambda job: job["lines"][:1] == ["mine: 1 recorded requests"])
+            assert client.delete(f"/-/jobs/{job['id']}").json()["state"] == "stopped"
+        said = ctxgate("model-test", "--base-url", f"{address}/v1", "--model", "echo", "--limit", "1", cwd=tmp_path)
+        assert "CERTIFICATE_VERIFY_FAILED" not in said.stderr
+        assert "quiet where due" in said.stdout

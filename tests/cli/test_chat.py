@@ -71,6 +71,7 @@ def test_a_word_is_a_model(tmp_path: Path, word: str) -> None:
     config(tmp_path, ECHO)
     done = ctxgate("chat", word, cwd=tmp_path)
     assert (done.returncode, f"there is no model '{word}'" in done.stderr) == (1, True)
+    assert done.stderr.endswith(f"; to ask that: ctxgate chat default {word}\n")
 
 
 def test_with_the_running_gateway(tmp_path: Path) -> None:
@@ -146,7 +147,10 @@ def test_no_engine(tmp_path: Path) -> None:
 def test_unknown_model(tmp_path: Path) -> None:
     config(tmp_path, ECHO)
     done = ctxgate("chat", "other", cwd=tmp_path)
-    assert (done.returncode, done.stderr) == (1, "ctxgate: there is no model 'other'; config.yaml has: echo\n")
+    assert (done.returncode, done.stderr) == (
+        1,
+        "ctxgate: there is no model 'other'; config.yaml has: echo; to ask that: ctxgate chat default other\n",
+    )
 
 
 @pytest.mark.parametrize(("text", "message"), [("{", "can't be read as JSON"), ("{}", "must contain a JSON list")])

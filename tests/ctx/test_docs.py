@@ -50,7 +50,7 @@ def test_words_that_the_page_explains() -> None:
 
 
 def test_the_table_of_statements_names_tests() -> None:
-    page = (ROOT / "docs/ctx-seeds.md").read_text("utf-8")
+    page = (ROOT / "tests/ctx/statements.md").read_text("utf-8")
     tests = "".join(file.read_text("utf-8") for file in (ROOT / "tests/ctx").glob("test_*.py"))
     for name in re.findall(r"`(test_\w+)`", page):
         assert f"def {name}(" in tests, name

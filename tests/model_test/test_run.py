@@ -246,6 +246,15 @@ def test_interrupted_and_taken_up_again(tmp_path: Path) -> None:
     assert re.search(r"\d+/322 · pass 100.0 % · err 0 · .*s/answer · ETA 00:00", done.stderr)
 
 
+def test_first_tokens_have_no_rate_of_passes(tmp_path: Path, capsys: Capture) -> None:
+    """As `ctxgate tune --calls` asks for them."""
+    ask = ["run", "--fake", "oracle", "--suite", "smoke", "--max-tokens", "1", "--no-png", "--no-html"]
+    main([*ask, "--out", str(tmp_path / "out"), "--baseline", "none"])
+    said = capsys.readouterr().err
+    assert re.search(r"\d+/\d+ · err 0 · .*s/answer", said)
+    assert "pass" not in said
+
+
 def test_alone_it_shows_no_empty_columns_and_says_how_to_compare_later(tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     ask = ["run", "--fake", "oracle", "--suite", "smoke", "--quiet", "--no-png", "--no-html", "--baselines", str(kept)]

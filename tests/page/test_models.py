@@ -11,6 +11,7 @@ import pytest
 
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
+from tests.api.test_jobs import until
 from tests.engines.served import served
 from tests.page import axe
 from tests.page.browser import Page
@@ -22,9 +23,9 @@ from tests.pull.test_hub import REPO, hub
 MINUTES = """
 window.before = window.before || window.fetch;
 window.fetch = (url, how = {}) => window.before(url, how.body && String(url) === "/-/jobs"
-  ? {...how, body: JSON.stringify({...JSON.parse(how.body), minutes: 0.05})} : how); 0
+  ? {...how, body: JSON.stringify({...JSON.parse(how.body), minutes: %s})} : how); 0
 """
-"""A tuning of three seconds."""
+"""A shorter tuning."""
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +44,24 @@ def place(source: Source, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
         yield gateway.url, folder / "config.yaml"
 
 
+def tune(page: Page, url: str) -> None:
+    """In three seconds; on a machine that has other work to do, in a minute and a half."""
+
+    def ended_within(minutes: float) -> bool:
+        with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+            last = client.get("/-/jobs").json()["jobs"][0]["id"]
+            page.js(MINUTES % minutes)
+            page.click("button", "Tune")
+            ended = until(client, lambda job: job["id"] != last and job["state"] != "running")
+        return bool(ended["state"] == "done")
+
+    assert ended_within(0.05) or ended_within(1.5)
+
+
 @needs_engine
-def test_from_the_hub_to_a_measured_default(page: Page, source: Source, place: tuple[str, Path]) -> None:
+def test_from_the_hub_to_a_measured_default(
+    page: Page, source: Source, place: tuple[str, Path], subtests: pytest.Subtests
+) -> None:
     url, config = place
     page.look(360, 760)
     page.open(f"{url}/#/models")
@@ -55,7 +72,7 @@ def test_from_the_hub_to_a_measured_default(page: Page, source: Source, place: t
     page.reads("12 345")
     page.click("td a", REPO)
     page.reads("fits", "llama")
-    assert axe.violations(page) == []
+    axe.check(page, subtests, "the hub")
     source.cuts = [1000] + [0] * ATTEMPTS
     page.click("td button", "Download")
     page.reads("failed", "continues where this one stopped")
@@ -68,7 +85,7 @@ def test_from_the_hub_to_a_measured_default(page: Page, source: Source, place: t
     page.open(f"{url}/#/models")
     page.wait("Boolean(document.querySelector('.job progress'))")
     assert page.js("document.documentElement.scrollWidth") <= 360
-    assert axe.violations(page) == []
+    axe.check(page, subtests, "a download")
     source.hold.set()
     page.reads("done")
     assert any(line.endswith("tiny.gguf bytes=1000-") for line in source.asked)
@@ -77,7 +94,7 @@ def test_from_the_hub_to_a_measured_default(page: Page, source: Source, place: t
     page.click("button", "Make default")
     page.wait("document.querySelector('h1 .badge').textContent === 'default'")
     assert load(config, {}).active_model == "tiny"
-    assert axe.violations(page) == []
+    axe.check(page, subtests, "a model")
     assert page.js("document.documentElement.scrollWidth") <= 360
 
     page.open(f"{url}/#/models?id=tiny")
@@ -88,8 +105,7 @@ def test_from_the_hub_to_a_measured_default(page: Page, source: Source, place: t
     page.open(f"{url}/#/models?id=tiny")
     page.reads("right")
     page.wait("Boolean(document.querySelector('main h1'))")
-    page.js(MINUTES)
-    page.click("button", "Tune")
+    tune(page, url)
     page.reads("Tune tiny done")
     page.reads("settings")
     page.click("button", "Look at what it writes")

@@ -106,7 +106,7 @@ def test_the_design_names_the_bounds_of_the_code() -> None:
 
 
 def test_every_statement_of_the_protocol_has_a_test_or_a_reason() -> None:
-    page = (ROOT / "docs/rooms-protocol.md").read_text("utf-8")
+    page = (ROOT / "tests/rooms/protocol.md").read_text("utf-8")
     rows = [
         line.split(" | ") for line in page.splitlines() if line.startswith("| ") and not line.startswith("| statement")
     ]

@@ -62,6 +62,7 @@ def test_a_full_disk_is_an_error_that_changes_nothing(tmp_path: Path) -> None:
     assert ctxgate("keys", "add", cwd=tmp_path).returncode == 0
     before = (tmp_path / "state/keys.json").read_bytes()
     id = json.loads(before)["keys"][0]["id"]
+    assert ctxgate("keys", "ls", cwd=tmp_path).stdout.splitlines()[1].startswith(id)
     for command in ("add", f"revoke {id}"):
         done = subprocess.run(
             ["sh", "-c", f"ulimit -f 0; exec {sys.executable} -m gateway keys {command}"],

@@ -23,7 +23,6 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from gateway.config import Config
 from gateway.core.reload import Reloader
 from gateway.engines.process import Process
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
@@ -174,7 +173,7 @@ class Jobs:
         job.result = result
 
         async def run() -> None:
-            command = [sys.executable, "-m", "gateway", argv[0], *_source(config, argv[0]), *argv[1:]]
+            command = [sys.executable, "-m", "gateway", argv[0], *argv[1:], "--config", str(config.source)]
             process = await Process.start(command, {**os.environ, **environ}, cwd=Path.cwd(), grace=GRACE_SECONDS)
             self._commands[job.id] = process
             try:
@@ -243,11 +242,6 @@ def _as_ollama(subject: str) -> str:
     """A source as Ollama's clients write it."""
     kind, colon, rest = subject.partition(":")
     return f"{HUB[0]}{rest}" if colon and kind == "hf" else rest if colon and kind == "ollama" else subject
-
-
-def _source(config: Config, command: str) -> list[str]:
-    """model-test asks the running gateway, whose port a command line may have chosen."""
-    return [] if command == "model-test" else ["--config", str(config.source)]
 
 
 def _follow(job: Job, command: Process) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ class Endpoint:
     model: str
     key: str | None = field(default=None, repr=False)
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    trust: ssl.SSLContext | bool = field(default=True, repr=False)
+    """What vouches for an https server: a context of its own, or the authorities that the system trusts."""
 
     @property
     def shown(self) -> str:
@@ -73,7 +76,8 @@ class Client:
         headers = dict(endpoint.headers)
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
-        self._http = httpx.AsyncClient(headers=headers, timeout=httpx.Timeout(timeout, connect=10.0), trust_env=False)
+        times = httpx.Timeout(timeout, connect=10.0)
+        self._http = httpx.AsyncClient(headers=headers, timeout=times, trust_env=False, verify=endpoint.trust)
 
     async def __aenter__(self) -> Client:
         return self

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Options
 
+from gateway.cli.client import trust_at
 from gateway.cli.text import say
 from gateway.features.evaluation.model_test import CHECKER, advice, compare, fake, progress, results, run, table, target
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
@@ -138,7 +139,7 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
             yield Endpoint(url, f"fake-{args.fake.partition(':')[0]}"), None
         return
     if url:
-        endpoint = Endpoint(url.rstrip("/"), args.model or "", key, headers)
+        endpoint = Endpoint(url.rstrip("/"), args.model or "", key, headers, trust_at(url, args.config))
         yield endpoint if args.model else replace(endpoint, model=asyncio.run(_listed_model(endpoint))), None
         return
     report = target.configured(args.config)
@@ -151,7 +152,9 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
         return
     if not report["gateway"]["running"]:
         raise run.Unreachable(f"no gateway runs at {report['gateway']['url']}: start one, or take --serve")
-    yield Endpoint(f"{report['gateway']['url']}/v1", model, os.environ.get("CTXGATE_KEY") or key, headers), report
+    url = f"{report['gateway']['url']}/v1"
+    key = os.environ.get("CTXGATE_KEY") or key
+    yield Endpoint(url, model, key, headers, trust_at(url, args.config)), report
 
 
 async def _listed_model(endpoint: Endpoint) -> str:

@@ -42,6 +42,8 @@ class _Counter:
         self.done = self._resumed = len(done)
         self._counts = {status: done.count(status) for status in ("pass", "fail", "error")}
         self._began = time.monotonic()
+        # One token tells how an answer begins, and isn't an answer.
+        self._answers = plan.settings.max_tokens > 1
 
     def add(self, sample: Json) -> None:
         self._counts[sample["status"]] += 1
@@ -49,6 +51,8 @@ class _Counter:
 
     @property
     def scores(self) -> str:
+        if not self._answers:
+            return f"err {self._counts['error']}"
         answered = self._counts["pass"] + self._counts["fail"]
         share = f"{100 * self._counts['pass'] / answered:.1f} %" if answered else "-"
         return f"pass {share} · err {self._counts['error']}"
