@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any, Literal, Protocol
@@ -84,7 +83,7 @@ class Turns:
 
     def __init__(self, render: Render, tools: Sequence[Json]) -> None:
         self._template = render
-        self._tools = tools
+        self._tools = json.dumps(tools)
         self._asked: dict[str, str] = {}
         self._lead: str | None = None
         self._end = ""
@@ -173,7 +172,7 @@ class Turns:
     # -- rendering -----------------------------------------------------------------------------
 
     def _render(self, messages: list[Json], *, prompt: bool = False) -> str:
-        tools = deepcopy(self._tools)  # some templates change what they get
+        tools = json.loads(self._tools)  # a copy: some templates change what they get
         return self._template(messages=messages, tools=tools, add_generation_prompt=prompt, **self.form.extra)
 
     def _prompt(self) -> str:
