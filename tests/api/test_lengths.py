@@ -1,0 +1,78 @@
+"""Names, ids and what a response repeats have a length; an error names the field, and holds none of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.request.constraints import check_tools
+from gateway.wire.body import LONGEST_ID, LONGEST_NAME
+from gateway.wire.chat import ChatRequest
+from gateway.wire.messages.request import CreateMessage, chat_fields
+from gateway.wire.ollama.request import Chat
+from gateway.wire.responses.request import LONGEST_ECHO, CreateResponse, messages
+
+USER = {"role": "user", "content": "Hi"}
+NAME, ID, ECHO = "n" * (LONGEST_NAME + 1), "i" * (LONGEST_ID + 1), "e" * (LONGEST_ECHO + 1)
+Parse = Callable[[bytes], object]
+
+
+def _chat(body: bytes) -> None:
+    check_tools(ChatRequest.parse(body), "llama.cpp")
+
+
+def _response(body: bytes) -> None:
+    messages(None, CreateResponse.parse(body).items)
+
+
+def _message(body: bytes) -> None:
+    chat_fields(CreateMessage.parse(body))
+
+
+def _tool(name: str = "f", kind: str = "object") -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, "parameters": {"type": kind}}}
+
+
+TOO_LONG: dict[str, tuple[Parse, dict[str, Any], str]] = {
+    "a model": (_chat, {"messages": [USER], "model": NAME}, "model"),
+    "a model of Ollama's API": (Chat.parse, {"messages": [USER], "model": NAME}, "model"),
+    "a tool": (_chat, {"messages": [USER], "tools": [_tool(NAME)]}, "tools[0].function.name"),
+    "a tool without its function": (
+        *(_chat, {"messages": [USER], "tools": [{"type": "function", "name": NAME}]}),
+        "tools[0].function.name",
+    ),
+    "a type": (_chat, {"messages": [USER], "tools": [_tool(kind=ECHO)]}, "tools[0].function.parameters"),
+    "a type of tools": (_chat, {"messages": [USER], "tools": [{"type": ECHO, "name": "f"}]}, "tools[0].type"),
+    "a block's id": (
+        _message,
+        {
+            "max_tokens": 9,
+            "messages": [USER, {"role": "assistant", "content": [{"type": "tool_use", "id": ID, "name": "f"}]}],
+        },
+        "messages[1].content[0].id",
+    ),
+    "an item's id": (
+        *(_response, {"input": [{"type": "function_call", "call_id": ID, "name": "f", "arguments": "{}"}]}),
+        "input[0].call_id",
+    ),
+    "instructions": (_response, {"input": "Hi", "instructions": ECHO}, "instructions"),
+    "tools to repeat": (
+        *(_response, {"input": "Hi", "tools": [{"type": "function", "name": "f", "description": ECHO}]}),
+        "tools",
+    ),
+    "metadata": (_response, {"input": "Hi", "metadata": {"a": NAME}}, "metadata"),
+    "an effort": (_response, {"input": "Hi", "reasoning": {"effort": NAME}}, "reasoning.effort"),
+}
+
+
+@pytest.mark.parametrize("name", TOO_LONG)
+def test_what_is_too_long(name: str) -> None:
+    parse, body, param = TOO_LONG[name]
+    with pytest.raises(ProviderInvalidRequest) as caught:
+        parse(json.dumps(body).encode())
+    assert caught.value.param == param
+    assert len(str(caught.value)) < 300
