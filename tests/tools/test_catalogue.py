@@ -168,6 +168,13 @@ async def test_the_catalogue_is_the_protocol_s(room: Room) -> None:
         assert tool.parameters["additionalProperties"] is False
 
 
+async def test_tools_for_files_speak_of_no_room(room: Room) -> None:
+    """/ctx runs them, too, in a folder of its caller's."""
+    files = [tool for tool in (await room.toolbox()).tools.values() if tool.name.startswith("tool.")]
+    assert files
+    assert [tool.name for tool in files if "room" in str(tool.parameters).lower()] == []
+
+
 async def test_what_each_tool_does_and_costs(room: Room) -> None:
     """A call may run twice only if that has the effect and the result of once."""
     for tool in (await room.toolbox()).tools.values():
