@@ -157,7 +157,7 @@ class Spoken:
     def _asked(self, text: str) -> Asked:
         request = self._request
         tier = request.serving.tier if request.serving.tier != "auto" else None
-        return Asked(self._speaker, request.api, request.caller, tier, request.stream, {"characters": len(text)})
+        return Asked(self._speaker, "audio", request.caller, tier, request.stream, {"characters": len(text)})
 
     def _speech(self, text: str) -> Forward:
         given = {"input": text.strip(), "response_format": self._voice.response_format}

@@ -54,7 +54,7 @@ class Transcriber:
     async def _ask(self, route: Route, sound: Sound, of: ChatRequest) -> str:
         tier = of.serving.tier if of.serving.tier != "auto" else None
         sent = await aside(len(sound.data), _form, route.model.upstream_name, sound)
-        return transcript(await whole(Asked(route, of.api, of.caller, tier, hears=True), sent, MAX_ANSWER))
+        return transcript(await whole(Asked(route, "audio", of.caller, tier, hears=True), sent, MAX_ANSWER))
 
 
 def _form(model: str, sound: Sound) -> Forward:

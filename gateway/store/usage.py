@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.usage import UNITS
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -15,7 +16,8 @@ if TYPE_CHECKING:
 
 By = Literal["day", "key", "model", "client"]
 BY: tuple[By, ...] = ("day", "key", "model", "client")
-SUMS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
+SUMS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", *UNITS)
+FRACTIONS = ("seconds", "sound_seconds")
 DAY_SECONDS = 86400
 
 
@@ -70,7 +72,7 @@ def first_day(since: str, now: float) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    return value if name in BY else round(float(value), 3) if name == "seconds" else int(value)
+    return value if name in BY else round(float(value), 3) if name in FRACTIONS else int(value)
 
 
 _COLUMNS = (*BY, *SUMS)
