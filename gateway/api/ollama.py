@@ -224,7 +224,7 @@ def _stay(engine: Engine | None) -> dict[str, Any]:
 
 
 async def show(request: Request) -> ASGIApp:
-    wanted = Named.parse(await request.body())
+    wanted = await request.translated(Named.parse)
     route = request.gateway.route(plain_name(wanted.model or wanted.name))
     if (error := await route.server.missing()) is not None:
         raise error

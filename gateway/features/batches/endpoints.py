@@ -63,7 +63,7 @@ async def delete(request: Request) -> ASGIApp:
 
 @at_the_holder
 async def create(request: Request) -> ASGIApp:
-    wanted = CreateBatch.parse(await request.body())
+    wanted = await request.translated(CreateBatch.parse)
     return JSON((await request.services.shared(Batches).create(wanted, request.principal)).object)
 
 

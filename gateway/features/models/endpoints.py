@@ -49,7 +49,7 @@ TICK_SECONDS = 0.25
 async def pull(request: Request) -> ASGIApp:
     """Fetches the weights of a model of config.yaml, or adds one of the hub or of Ollama's library."""
     _refuse_pages(request)
-    wanted = Named.parse(await request.body())
+    wanted = await request.translated(Named.parse)
     reloader = _reloader(request)
     name = plain_name(wanted.model or wanted.name)
     if not name:
@@ -65,7 +65,7 @@ async def pull(request: Request) -> ASGIApp:
 async def delete(request: Request) -> ASGIApp:
     """Removes a model from config.yaml, with the weights that `pull` can fetch again."""
     _refuse_pages(request)
-    wanted = Named.parse(await request.body())
+    wanted = await request.translated(Named.parse)
     reloader = _reloader(request)
     name = plain_name(wanted.model or wanted.name)
     with _configuration():

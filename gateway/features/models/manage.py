@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any, Literal
 
 import msgspec
@@ -80,7 +81,7 @@ async def jobs(request: Request) -> ASGIApp:
 async def begin(request: Request) -> ASGIApp:
     """Begins a job, and answers at once."""
     _own_page(request)
-    wanted = body.read(_begin, await request.body())
+    wanted = await request.translated(partial(body.read, _begin))
     return JSON(await _begun(request, wanted), status=202)
 
 
@@ -169,7 +170,7 @@ async def model(request: Request) -> ASGIApp:
 async def make_default(request: Request) -> ASGIApp:
     """Writes `active_model` into config.yaml and applies it."""
     _own_page(request)
-    name = body.read(_named, await request.body()).model
+    name = (await request.translated(partial(body.read, _named))).model
     config = request.gateway.config
     chosen = config.resolve(name, "chat").name
     await _edit(request, lambda text: with_active_model(text, chosen), lambda made: made.active_model == chosen)
@@ -179,7 +180,7 @@ async def make_default(request: Request) -> ASGIApp:
 async def set_format(request: Request) -> ASGIApp:
     """Writes a model's `tool_call_format` into config.yaml and applies it."""
     _own_page(request)
-    wanted = body.read(_format, await request.body()).tool_call_format
+    wanted = (await request.translated(partial(body.read, _format))).tool_call_format
     if wanted not in ("auto", *formats()):
         raise ProviderInvalidRequest(f"there is no format {wanted[:100]!r}", param="tool_call_format")
     name = request.gateway.route(request.path_params["name"]).model.name

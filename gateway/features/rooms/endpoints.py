@@ -52,10 +52,11 @@ def error_object(error: GatewayError) -> dict[str, Any]:
     return {"success": False, "data": None, "error": text, "code": error.code, "message": text}
 
 
-async def _read(request: Request, kind: type[T], *, nulls: bool = False) -> T:
+async def read(request: Request, kind: type[T], *, nulls: bool = False) -> T:
     """The body; an empty one is `{}`. nulls: null is a value. Raises ProviderInvalidRequest, which names the field at
     fault."""
-    return wire.read(msgspec.json.Decoder(kind), await request.body() or b"{}", nulls=nulls)
+    decoder = msgspec.json.Decoder(kind)
+    return await request.translated(lambda body: wire.read(decoder, body or b"{}", nulls=nulls))
 
 
 def _id(request: Request) -> str:
@@ -74,7 +75,7 @@ async def visible(rooms: Rooms, request: Request) -> tuple[int, Any]:
 
 @enveloped
 async def rent(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    wanted = await _read(request, Rent)
+    wanted = await read(request, Rent)
     return 201, await rooms.rent(request.principal.tenant, request.principal.user, wanted)
 
 
@@ -85,31 +86,31 @@ async def get(rooms: Rooms, request: Request) -> tuple[int, Any]:
 
 @enveloped
 async def update(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    changes = await _read(request, Update, nulls=True)
+    changes = await read(request, Update, nulls=True)
     return 200, await rooms.update(request.principal.tenant, _id(request), changes)
 
 
 @enveloped
 async def say(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    message = await _read(request, Say)
+    message = await read(request, Say)
     return 202, await rooms.say(request.principal.tenant, request.principal.user, _id(request), message)
 
 
 @enveloped
 async def wake(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    retry = (await _read(request, Wake)).retry
+    retry = (await read(request, Wake)).retry
     return 200, await rooms.wake(request.principal.tenant, _id(request), retry=retry)
 
 
 @enveloped
 async def interrupt(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    reason = (await _read(request, Interrupt)).reason
+    reason = (await read(request, Interrupt)).reason
     return 200, await rooms.interrupt(request.principal.tenant, _id(request), reason)
 
 
 @enveloped
 async def release(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    return 200, await rooms.release(request.principal.tenant, _id(request), await _read(request, Release))
+    return 200, await rooms.release(request.principal.tenant, _id(request), await read(request, Release))
 
 
 @enveloped
@@ -140,7 +141,7 @@ async def events(request: Request) -> ASGIApp:
 
 @enveloped
 async def add_secret(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    secret = await _read(request, Secret)
+    secret = await read(request, Secret)
     await rooms.open()
     return 201, await rooms.vault.add(request.principal.tenant, request.principal.user, secret)
 

@@ -10,11 +10,10 @@ from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms as Settings
 from gateway.features.agents.settings import RoomTemplate
-from gateway.features.rooms.endpoints import enveloped
+from gateway.features.rooms.endpoints import enveloped, read
 from gateway.features.rooms.schemas import Actor, DonePolicy, Made, Rent, Say, Template, ToolPolicy, TurnBounds
 from gateway.features.rooms.service import Rooms
 from gateway.server.http import Request
-from gateway.wire import body as wire
 
 
 def _rent(name: str, template: RoomTemplate) -> Rent:
@@ -62,7 +61,7 @@ async def template(rooms: Rooms, request: Request) -> tuple[int, Any]:
 @enveloped
 async def make(rooms: Rooms, request: Request) -> tuple[int, Any]:
     """Rents a room from the template, and sends its first message if there is one."""
-    wanted = wire.read(msgspec.json.Decoder(Made), await request.body() or b"{}")
+    wanted = await read(request, Made)
     first = Say(content=wanted.content) if wanted.content is not None else None
     if first is not None:
         first.text()
