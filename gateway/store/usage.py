@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.usage import UNITS
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -16,7 +15,10 @@ if TYPE_CHECKING:
 
 By = Literal["day", "key", "model", "client"]
 BY: tuple[By, ...] = ("day", "key", "model", "client")
-SUMS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds", *UNITS)
+SUMS = (
+    *("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds"),
+    *("sound_seconds", "characters", "pictures"),
+)
 FRACTIONS = ("seconds", "sound_seconds")
 DAY_SECONDS = 86400
 
