@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+
+from msgspec import Raw
 
 from gateway.api.streaming import Opened, PayloadEncoding, Stream, extra_headers
 from gateway.core import Gateway, Run
+from gateway.core.aside import aside
 from gateway.core.speaker import Memory, Spoken
 from gateway.errors import GatewayError
 from gateway.server.asgi import Headers
@@ -20,10 +23,9 @@ async def answer(
     gateway: Gateway, memory: Memory, body: bytes, client: Client, caller: Caller, refusal: GatewayError
 ) -> None:
     """Answers a chat that wants sound. Raises `refusal` if it wants none, or its model has no `speak_with`."""
-    fields, _ = read_fields(body)
-    if not wants_sound(fields):
+    if (asked := await aside(len(body), _read, body, memory.of(caller), caller)) is None:
         raise refusal
-    request = ChatRequest.parse(in_text(fields, memory.of(caller)), "chat", caller)
+    fields, request = asked
     speaker = gateway.route(request.model, "chat").model.speak_with
     if speaker is None:
         raise refusal
@@ -38,6 +40,12 @@ async def answer(
     if request.serving.tier is not None:
         made = with_tier(made, request.serving.tier)
     await client.whole(200, (JSON_TYPE, *headers), made)
+
+
+def _read(body: bytes, said: Mapping[str, str], caller: Caller) -> tuple[dict[str, Raw], ChatRequest] | None:
+    """The fields, and the request for the text alone; None if it wants no sound."""
+    fields, _ = read_fields(body)
+    return (fields, ChatRequest.parse(in_text(fields, said), "chat", caller)) if wants_sound(fields) else None
 
 
 def _stream(gateway: Gateway, request: ChatRequest, spoken: Spoken, speaker: str) -> Stream:

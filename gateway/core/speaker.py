@@ -14,6 +14,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from gateway.backends import Forward
+from gateway.core.aside import aside
 from gateway.core.forwarded import Asked, forwarded, pieces, whole
 from gateway.core.route import Route
 from gateway.core.run import Run
@@ -88,7 +89,8 @@ class Spoken:
         if not text.strip():
             return body
         sound = await whole(self._asked(text), self._speech(text), MAX_SOUND)
-        return whole_answer(body, self._id, self._memory.keep(self._id, text, self._request.caller), sound)
+        until = self._memory.keep(self._id, text, self._request.caller)
+        return await aside(len(sound), whole_answer, body, self._id, until, sound)
 
     @asynccontextmanager
     async def streaming(self, run: Run) -> AsyncIterator[None]:

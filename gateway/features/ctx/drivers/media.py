@@ -14,6 +14,7 @@ from msgspec import Raw, Struct
 from gateway.backends import Forward, Forwarded
 from gateway.config import Role
 from gateway.core import Gateway, Route
+from gateway.core.aside import aside
 from gateway.core.forwarded import Asked, forwarded, pieces, whole
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.ctx.drivers.base import Ask, NotOffered
@@ -135,12 +136,15 @@ async def _spoken(asked: Asked, sent: Forward, run: str) -> Events:
 
 async def _drawn(asked: Asked, sent: Forward, run: str) -> Events:
     body = await whole(asked, sent, MAX_JSON)
+    yield [Media(run=run, content_type="image/png", data=await aside(len(body), _picture, body))]
+
+
+def _picture(body: bytes) -> bytes:
     try:
         found: Any = decode(body)
-        picture = b64decode(found["data"][0]["b64_json"], validate=True)
+        return b64decode(found["data"][0]["b64_json"], validate=True)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError, binascii.Error) as error:
         raise ProviderInvalidResponse(f"the engine's answer has no picture: {error}") from error
-    yield [Media(run=run, content_type="image/png", data=picture)]
 
 
 def _longer(body: bytes, piece: bytes) -> bytes:
