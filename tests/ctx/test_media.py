@@ -16,6 +16,9 @@ import pytest
 
 from gateway.wire.form import FileStart, FormReader
 from tests.ctx.served import Tree, tree, types
+from tests.media.conftest import tiny_whisper as tiny_whisper  # a fixture
+from tests.media.conftest import voice as voice  # a fixture
+from tests.media.test_sound import SENTENCE, words
 from tests.patience import PATIENCE
 
 SOUND = bytes(range(256)) * 1000
@@ -134,6 +137,23 @@ def test_text_becomes_sound_or_a_picture(name: str, wanted: bytes, made: Tree) -
 def test_what_one_object_says_another_hears(made: Tree) -> None:
     done = made.sh("/ctx/model/acme/joe Hello | /ctx/model/acme/ears -t")
     assert (done.returncode, done.stdout) == (0, f"bytes: {len(SOUND)}\n"), done
+
+
+@pytest.mark.slow
+def test_what_a_real_model_says_another_hears(short: Path, tiny_whisper: Path, voice: Path) -> None:
+    """By a file and by a pipe."""
+    models = {
+        "e": {"runtime": "echo"},
+        "ears": {"runtime": "faster-whisper", "path": str(tiny_whisper)},
+        "joe": {"runtime": "piper", "path": str(voice)},
+    }
+    with tree(short, {"active_model": "e", "models": models}) as made:
+        made.sh(f"/ctx/model/local/joe '{SENTENCE}' > said.wav")
+        done = made.sh("/ctx/model/local/ears -t -f said.wav")
+        assert words(done.stdout) == words(SENTENCE), done
+        mp3 = json.dumps({"input": SENTENCE, "response_format": "mp3"})
+        done = made.sh(f"echo '{mp3}' | /ctx/model/local/joe | /ctx/model/local/ears -t")
+        assert words(done.stdout) == words(SENTENCE), done
 
 
 REFUSED = {
