@@ -69,7 +69,7 @@ OURS: dict[str, set[str]] = {
 FEATURES: dict[str, set[str]] = {
     "agents": set(),
     "rooms": {"agents"},
-    "ctx": {"agents", "rooms"},
+    "ctx": {"agents", "media", "rooms"},
     "batches": set(),
     "media": set(),
     "evaluation": set(),
@@ -393,6 +393,30 @@ def test_code_of_engines_loads_for_models_whose_engine_is_ours() -> None:
         "assert {'gateway.engines', 'gateway.prompts'} <= set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], timeout=PATIENCE, cwd=ROOT, check=True)
+
+
+def test_code_of_sound_and_pictures_loads_for_requests_that_need_it() -> None:
+    """A gateway that serves chats alone has the paths of the others, and no module of theirs but these two."""
+    script = (
+        "import asyncio, sys\n"
+        "from gateway.app import build\n"
+        "from gateway.config import load\n"
+        "from gateway.core import Gateway\n"
+        "from gateway.wire.chat import ChatRequest\n"
+        "config = load('config.yaml', text='active_model: m\\nmodels: {m: {runtime: echo}}')\n"
+        "build(config)\n"
+        "async def ask():\n"
+        '    asked = ChatRequest.parse(b\'{"messages": [{"role": "user", "content": "a"}]}\', \'chat\')\n'
+        "    with await Gateway(config).chat(asked) as run:\n"
+        "        await run.whole()\n"
+        "asyncio.run(ask())\n"
+        "parts = 'media', 'sound', 'transcri', 'speak'\n"
+        "print(*(name for name in sys.modules if any(part in name for part in parts)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE, cwd=ROOT, check=True
+    )
+    assert set(done.stdout.split()) == {"gateway.features.media", "gateway.features.media.feature"}
 
 
 def read_bodies(source: str) -> Iterator[str]:

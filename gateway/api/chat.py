@@ -7,6 +7,7 @@ protocol (`gateway.server.fast_protocol`), which saves the scope, the messages a
 from __future__ import annotations
 
 import logging
+from typing import TYPE_CHECKING
 
 from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
 from gateway.core import Gateway, Run
@@ -18,6 +19,9 @@ from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respo
 from gateway.server.principal import CALLER_KEY
 from gateway.wire.chat import MENDED, Caller, ChatRequest, with_tier
 
+if TYPE_CHECKING:
+    from gateway.core.speaker import Memory
+
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
 log = logging.getLogger("ctxgate")
@@ -28,6 +32,8 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
+        self._said: Memory | None = None
+        """The texts of spoken answers; made by the first."""
         self.configured()
 
     def configured(self) -> None:
@@ -42,9 +48,10 @@ class Chat:
                     request = ChatRequest.parse(body, "chat", caller)
                 else:
                     request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
-            except GatewayError:
+            except GatewayError as error:
                 check_encoding(headers)
-                raise
+                await self._rare(body, client, caller, error)
+                return
             if request.stream:
                 encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
                 await chat_stream(self.gateway, request, encoding).send(client)
@@ -65,6 +72,16 @@ class Chat:
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
+
+    async def _rare(self, body: bytes, client: Client, caller: Caller, refusal: GatewayError) -> None:
+        """Answers a request whose fields are rare. Raises `refusal` for any other."""
+        if refusal.param not in ("modalities", "audio"):
+            raise refusal
+        from gateway.api.spoken import answer  # few chats want sound
+        from gateway.core.speaker import Memory
+
+        self._said = self._said or Memory()
+        await answer(self.gateway, self._said, body, client, caller, refusal)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}

@@ -26,6 +26,8 @@ examples:
 
 BY = ("day", "key", "model", "client")
 COLUMNS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
+UNITS = ("sound_seconds", "characters", "pictures")
+"""Columns of models that hear, speak and draw; a table shows those that were used."""
 
 
 @click.command(cls=Command, epilog=EXAMPLES)
@@ -80,7 +82,7 @@ async def _stored(config: Path | None, by: str, since: str) -> dict[str, Any]:
 def _print_csv(by: str, rows: list[dict[str, Any]]) -> None:
     import csv
 
-    writer = csv.DictWriter(sys.stdout, (by, *COLUMNS), lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, (by, *COLUMNS, *UNITS), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
 
@@ -88,13 +90,14 @@ def _print_csv(by: str, rows: list[dict[str, Any]]) -> None:
 def _print_table(by: str, rows: list[dict[str, Any]]) -> None:
     from gateway.cli.table import show, table
 
-    total = {column: sum(row[column] for row in rows) for column in COLUMNS}
-    lines = [(str(row[by] or "-"), *_numbers(row)) for row in rows]
+    total = {column: sum(row[column] for row in rows) for column in (*COLUMNS, *UNITS)}
+    columns = (*COLUMNS, *(unit for unit in UNITS if total[unit]))
+    lines = [(str(row[by] or "-"), *_numbers(row, columns)) for row in rows]
     if len(rows) > 1:
-        lines.append(("total", *_numbers(total)))
-    head = tuple(column.removesuffix("_tokens").upper() for column in (by, *COLUMNS))
+        lines.append(("total", *_numbers(total, columns)))
+    head = tuple(column.removesuffix("_tokens").replace("_", " ").upper() for column in (by, *columns))
     show(table(head, lines, right=head[1:]))
 
 
-def _numbers(row: dict[str, Any]) -> list[str]:
-    return [f"{row[column]:,.0f}" for column in COLUMNS]
+def _numbers(row: dict[str, Any], columns: tuple[str, ...]) -> list[str]:
+    return [f"{row[column]:,.0f}" for column in columns]

@@ -62,7 +62,8 @@ PUBLIC = frozenset(
         *("hub", "package", "ollama", "revision", "file", "sha256", "command", "pass_env", "credential", "driver"),
         *("runtime", "role", "tool_call_format", "capabilities", "format", "level", "active_model", "summary_model"),
         *("cors_origins", "allow_hosts", "memory", "kv_cache_type", "numa", "scaling", "tool_examples"),
-        *("alias", "model", "service_tier", "images", "describe_with", "transcribe_with"),
+        *("alias", "model", "service_tier", "images", "describe_with"),
+        *("transcribe_with", "speak_with"),
         *("ray", "gateway_url", "weights", "cert_file", "key_file", "nodes", "placement"),
     )
 )
@@ -183,7 +184,8 @@ class _Build:
         self.shared_by_ollama(models)
         self.other_names(models)
         self.describers(models)
-        self.transcribers(models)
+        self.helpers(models, "transcribe_with", "transcription")
+        self.helpers(models, "speak_with", "speech")
         for key, lack in lacking_extras(document):
             document.note((key,), f"{key}: {lack}")
         if file.store is not None:
@@ -477,17 +479,17 @@ class _Build:
                 what = "is the model itself" if other == name else is_for
                 self.problem(at, f"{where}: {other} {what}", "name a chat model that reads images")
 
-    def transcribers(self, models: Mapping[str, Model]) -> None:
-        """Checks that sound is transcribed by a model that hears."""
+    def helpers(self, models: Mapping[str, Model], key: str, role: Role) -> None:
+        """Checks that the models that such a key names have the role."""
         for name, model in models.items():
-            at: KeyPath = ("models", name, "transcribe_with")
-            where, other = explain.dotted(at), model.transcribe_with
+            at: KeyPath = ("models", name, key)
+            where, other = explain.dotted(at), getattr(model, key)
             if other is not None and other not in models:
                 cure = f"{explain.did_you_mean(other, models)} models: {', '.join(models)}".strip()
                 self.problem(at, f"{where}: there is no model {other}", cure)
-            elif other is not None and "transcription" not in models[other].roles:
+            elif other is not None and role not in models[other].roles:
                 what = f"is for {' and '.join(models[other].roles)}"
-                self.problem(at, f"{where}: {other} {what}", "name one with role: transcription")
+                self.problem(at, f"{where}: {other} {what}", f"name one with role: {role}")
 
     def replicas(self, at: KeyPath, entry: Any) -> tuple[str, ...]:
         found: list[str] = []

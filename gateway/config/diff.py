@@ -158,6 +158,7 @@ CHOICES = (
     "images",
     "describe_with",
     "transcribe_with",
+    "speak_with",
     "kv_cache_type",
     "numa",
     "server.host",

@@ -308,6 +308,8 @@ class Model(Entry, frozen=True, kw_only=True):
     """A model of this file that reads images, for `images: describe`."""
     transcribe_with: ModelName | None = None
     """A model of this file that hears: it transcribes the sound in chats, for a model that reads text."""
+    speak_with: ModelName | None = None
+    """A model of this file that speaks the answers of chats with modalities: [text, audio]."""
     defaults: Mapping[str, Any] = {}
     """Request fields that the gateway fills in if the caller leaves them out."""
     private_defaults: frozenset[str] = frozenset()

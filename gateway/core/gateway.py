@@ -22,7 +22,6 @@ from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
 from gateway.wire.chat import ChatRequest
-from gateway.wire.sounds import may_have
 
 if TYPE_CHECKING:
     from gateway.config.values import Log
@@ -242,9 +241,11 @@ def _open(route: Route, request: ChatRequest, route_of: Callable[[str], Route | 
 
 async def _open_with_sound(route: Route, request: ChatRequest, route_of: Callable[[str], Route | None]) -> Run:
     """Has another model of config.yaml transcribe the sound of the chat first."""
+    from gateway.wire.sounds import may_have  # few models need it
+
     ears = route.model.transcribe_with
     if ears is not None and may_have(request.fields["messages"]):
-        from gateway.core.transcriber import Transcriber  # few chats need it
+        from gateway.core.transcriber import Transcriber
 
         request = await Transcriber(route_of).heard(request, ears)
     return await _open(route, request, route_of)

@@ -45,6 +45,10 @@ class RequestMeter:
         self.first = self.first or monotonic()
         self.chunks += payloads
 
+    def uses(self, units: Mapping[str, float]) -> None:
+        """Counts what isn't tokens; see `gateway.wire.usage.UNITS`."""
+        self.usage = {**self.usage, **units}
+
     def place(self, turn: Place | ToldTurn | None) -> None:
         """The answer has left its place in the engine."""
         if turn is not None:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Forward
 from gateway.core.aside import aside
+from gateway.core.forwarded import Asked, whole
 from gateway.core.route import Route
-from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest, ProviderInvalidResponse
-from gateway.observe.request_log import OK, outcome_of
+from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest, decode, encode
-from gateway.wire.sounds import Sound, sounds, with_texts
+from gateway.wire.sounds import Sound, sounds, transcript, with_texts
 
 MAX_SOUNDS = 16
 """Different ones in one conversation: each costs a transcription, with each turn."""
@@ -54,36 +53,8 @@ class Transcriber:
 
     async def _ask(self, route: Route, sound: Sound, of: ChatRequest) -> str:
         tier = of.serving.tier if of.serving.tier != "auto" else None
-        meter = route.count(of.api, of.caller, stream=False)
-        try:
-            async with route.use(tier) as backend:
-                sent = await aside(len(sound.data), _form, route.model.upstream_name, sound)
-                answer = await backend.forward(sent)
-                try:
-                    body = b""
-                    while piece := await answer.receive():
-                        body += piece
-                        if len(body) > MAX_ANSWER:
-                            raise ProviderInvalidResponse(f"a transcription of more than {MAX_ANSWER} bytes")
-                finally:
-                    answer.close()
-            text = _text(body)
-        except BaseException as error:
-            meter.end(outcome_of(error))
-            raise
-        meter.end(OK)
-        return text
-
-
-def _text(body: bytes) -> str:
-    try:
-        found: Any = decode(body)
-        text = found["text"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise ProviderInvalidResponse(f"a transcription can't be read: {error}") from error
-    if not isinstance(text, str):
-        raise ProviderInvalidResponse("a transcription has no text")
-    return text
+        sent = await aside(len(sound.data), _form, route.model.upstream_name, sound)
+        return transcript(await whole(Asked(route, "audio", of.caller, tier, hears=True), sent, MAX_ANSWER))
 
 
 def _form(model: str, sound: Sound) -> Forward:

@@ -171,7 +171,7 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/v1/models":
             self._json({"object": "list", "data": [{"id": self.server.name, "object": "model", "owned_by": "ctxgate"}]})
         elif path == "/v1/audio/voices" and "voices" in self.server.worker.facts:
-            self._json({"voices": self.server.worker.facts["voices"]})
+            self._json({"voices": [{"id": voice, "name": voice} for voice in self.server.worker.facts["voices"]]})
         else:
             self._json({"status": "ok"} if path == "/health" else _missing(path), 200 if path == "/health" else 404)
 

@@ -260,8 +260,10 @@ class Stats:
         self.prompt_tokens += prompt
         self.completion_tokens += completion
         self.cached_tokens += cached
+        units: defaultdict[str, float] = defaultdict(float)
         if rows.apis[0] in _IN_UNITS:
             for unit, count in (pair for usage in counted for pair in units_of(usage).items()):
+                units[unit] += count
                 self.units[unit] += count
         restored = [usage for usage in counted if "restored_tokens" in usage]
         self.restored_tokens += _sum(restored, "restored_tokens")
@@ -271,7 +273,10 @@ class Stats:
             columns = zip(rows.chunks, rows.streams, rows.usages, strict=True)
             completion += sum(chunks for chunks, stream, usage in columns if stream and not usage)
         errors = answers - ok - rows.outcomes.count(LEFT)
-        return Total(answers, errors, prompt, cached, completion, seconds)
+        sums = answers, errors, prompt, cached, completion, seconds
+        if not units:
+            return Total(*sums)
+        return Total(*sums, units["sound_seconds"], int(units["characters"]), int(units["pictures"]))
 
     def _add_repairs(self, repairs: Iterable[Repairs]) -> None:
         for repair in repairs:
@@ -299,7 +304,7 @@ class Stats:
 
 class Total(Struct, gc=False):
     """Sums over answers. errors: those that failed, without clients that left. prompt_tokens includes cached_tokens.
-    seconds: from requests to the ends of their answers."""
+    seconds: from requests to the ends of their answers. The last three: see `gateway.wire.usage.UNITS`."""
 
     requests: int = 0
     errors: int = 0
@@ -307,6 +312,9 @@ class Total(Struct, gc=False):
     cached_tokens: int = 0
     completion_tokens: int = 0
     seconds: float = 0.0
+    sound_seconds: float = 0.0
+    characters: int = 0
+    pictures: int = 0
 
 
 Party = tuple[str, str, str, str]
@@ -340,7 +348,7 @@ class Usage:
         self._totals[party] = Total(*map(add, astuple(before), astuple(more)))
 
 
-_IN_UNITS: tuple[ApiName, ...] = ("audio", "images")
+_IN_UNITS: tuple[ApiName, ...] = ("audio", "images", "ctx")
 """APIs whose requests count UNITS."""
 _INTERNAL: tuple[ApiName, ...] = ("rooms", "ctx")
 """APIs whose requests don't come from a client program."""

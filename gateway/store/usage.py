@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 By = Literal["day", "key", "model", "client"]
 BY: tuple[By, ...] = ("day", "key", "model", "client")
-SUMS = ("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds")
+SUMS = (
+    *("requests", "errors", "prompt_tokens", "cached_tokens", "completion_tokens", "seconds"),
+    *("sound_seconds", "characters", "pictures"),
+)
+FRACTIONS = ("seconds", "sound_seconds")
 DAY_SECONDS = 86400
 
 
@@ -70,7 +74,7 @@ def first_day(since: str, now: float) -> str:
 
 
 def _plain(name: str, value: Any) -> Any:
-    return value if name in BY else round(float(value), 3) if name == "seconds" else int(value)
+    return value if name in BY else round(float(value), 3) if name in FRACTIONS else int(value)
 
 
 _COLUMNS = (*BY, *SUMS)

@@ -49,6 +49,13 @@ class Message(_Event, tag="message", kw_only=True):
     content: list[Text]
 
 
+class Media(_Event, tag="media", kw_only=True):
+    """A piece of sound, or a picture. data: in base64 as JSON."""
+
+    content_type: str
+    data: bytes
+
+
 class ReasoningDelta(_Event, tag="reasoning_delta", kw_only=True):
     text: str
 
@@ -102,7 +109,9 @@ class Pong(Struct, tag="pong", tag_field="type"):
     """The answer to a ping on a socket, outside any run."""
 
 
-Event = Start | Delta | Message | ReasoningDelta | ReasoningMessage | ToolCall | ToolResult | Usage | Error | Done
+Event = (
+    Start | Delta | Message | Media | ReasoningDelta | ReasoningMessage | ToolCall | ToolResult | Usage | Error | Done
+)
 
 _encode = msgspec.json.Encoder().encode
 decode: Callable[[bytes], Event] = msgspec.json.Decoder(Event).decode

@@ -50,8 +50,8 @@ def check_ranges(fields: Mapping[str, Raw]) -> None:
 
 
 REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (
-    ("modalities", (None, [], ["text"]), 'the models here answer in text; leave it out, or send ["text"]'),
-    ("audio", (None,), "the models here answer in text; leave it out"),
+    ("modalities", (None, [], ["text"]), 'answers come as text alone, unless the model has speak_with; send ["text"]'),
+    ("audio", (None,), 'is for modalities: ["text", "audio"]; leave it out'),
     ("web_search_options", (None,), "nothing here searches the web; leave it out, and offer a tool that does"),
     ("echo", (None, False), "a chat repeats no prompt; /v1/completions does"),
     ("best_of", (None, 1), "no engine ranks its answers; ask for n, and choose yourself"),

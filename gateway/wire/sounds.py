@@ -8,9 +8,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Raw
 
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire.conversation import Message, plain, text_part
 
 TRANSCRIBED = "sounds_transcribed"
@@ -33,6 +34,18 @@ class Sound(NamedTuple):
             return base64.b64decode(self.data, validate=True)
         except (binascii.Error, ValueError):
             raise ProviderInvalidRequest("input_audio.data: must be base64", param="messages") from None
+
+
+def transcript(body: bytes) -> str:
+    """The text of a whole transcription. Raises ProviderInvalidResponse."""
+    try:
+        found: Any = msgspec.json.decode(body)
+        text = found["text"]
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise ProviderInvalidResponse(f"a transcription can't be read: {error}") from error
+    if not isinstance(text, str):
+        raise ProviderInvalidResponse("a transcription has no text")
+    return text
 
 
 def may_have(messages: Raw) -> bool:

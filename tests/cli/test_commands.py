@@ -145,7 +145,7 @@ def test_closed_stdout(line: str, unbuffered: str, tmp_path: Path) -> None:
 def test_without_a_configuration_the_default_is_read_and_nothing_written(tmp_path: Path) -> None:
     own = f"{tmp_path}/.config/ctxgate/config.yaml"
     done = ctxgate("check", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (0, f"{own}: 12 models, active: smollm2-135m-instruct\n")
+    assert (done.returncode, done.stdout) == (0, f"{own}: 15 models, active: smollm2-135m-instruct\n")
     assert done.stderr == f"ctxgate: no configuration yet, so this is the default; `ctxgate init` writes {own}\n"
     listed = json.loads(ctxgate("models", "--json", cwd=tmp_path).stdout)["models"]
     assert listed[0]["path"] == f"{tmp_path}/.local/share/ctxgate/models/smollm2-135m-instruct.gguf"
@@ -180,7 +180,7 @@ def test_init_into_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
 def test_check_default(tmp_path: Path) -> None:
     done = ctxgate("check", "--config", ROOT / "_models" / "config.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.endswith("config.yaml: 12 models, active: smollm2-135m-instruct\n")
+    assert done.stdout.endswith("config.yaml: 15 models, active: smollm2-135m-instruct\n")
 
 
 def test_check_finds_the_file_from_below(tmp_path: Path) -> None:

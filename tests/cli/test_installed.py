@@ -163,7 +163,7 @@ def test_a_model_that_the_user_chose_is_not_fetched_unasked(installed: Path, hom
 def test_the_other_commands_work_in_an_empty_home(installed: Path, home: Path) -> None:
     checked = run(installed, home, "check")
     assert checked.returncode == 0
-    assert "12 models, active: smollm2-135m-instruct" in checked.stdout
+    assert "15 models, active: smollm2-135m-instruct" in checked.stdout
     doctor = run(installed, home, "doctor")
     assert "no weights at" in doctor.stdout
     assert "fetch it: ctxgate pull smollm2-135m-instruct" in doctor.stdout

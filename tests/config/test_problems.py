@@ -545,6 +545,11 @@ CASES = [
         [(5, 22, "models.m.transcribe_with: m is for chat", "name one with role: transcription")],
     ),
     Case(
+        "a mouth that hears",
+        model("runtime: echo\nspeak_with: ears") + "  ears: {runtime: faster-whisper, path: e}\n",
+        [(5, 17, "models.m.speak_with: ears is for transcription", "name one with role: speech")],
+    ),
+    Case(
         "an ear that speaks",
         model("runtime: faster-whisper\npath: ears\nrole: [chat, transcription]"),
         [(6, 5, "models.m.role: faster-whisper is for transcription alone", "leave it out")],

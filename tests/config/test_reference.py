@@ -88,7 +88,16 @@ def test_the_schema_refuses_what_load_refuses(case: Case, validator: Any) -> Non
 
 ONE_OF: dict[str, set[str]] = {
     "Pull": {"package", "ollama"},
-    "Model": {"replicas", "nodes", "call_threshold", "describe_with", "transcribe_with", "placement", "tensor_split"},
+    "Model": {
+        "replicas",
+        "nodes",
+        "call_threshold",
+        "describe_with",
+        "transcribe_with",
+        "speak_with",
+        "placement",
+        "tensor_split",
+    },
     "File": {"cluster"},
 }
 """Alternatives to the keys shown, what a cluster needs and what the defaults rule out: the reference has them in

@@ -263,6 +263,7 @@ SPOKEN = answers(b"sound", head=b"Content-Type: audio/mpeg\r\n")
 UNITS: dict[str, tuple[Script, Ask, Any]] = {
     "a usage": (HEARD, hearing(FILE), {"sound_seconds": 1.5}),
     "a duration": (answers(b'{"duration": 2.25, "text": "a"}'), hearing(FILE), {"sound_seconds": 2.25}),
+    "an hour": (answers(b'{"text": "a", "usage": {"seconds": 3600.0}}'), hearing(FILE), {"sound_seconds": 3600.0}),
     "a header": (
         answers(b"a", head=b"Content-Type: text/plain\r\nCtxgate-Sound-Seconds: 3.0\r\n"),
         hearing(FILE),

@@ -64,6 +64,17 @@ def test_rows_become_totals_by_day_key_model_and_client() -> None:
     assert log.usage.take() == {}
 
 
+def test_sound_and_pictures_become_totals() -> None:
+    log = RequestLog()
+    heard, spoken = {"sound_seconds": 1.5}, {"characters": 7, "prompt_tokens": 2}
+    log.add([row(api="audio", usage=heard), row(api="audio", usage=spoken), row(api="audio", usage=heard)], 0.0)
+    log.add([row("brush", api="images", usage={"pictures": 3}), row("ears", api="ctx", usage=heard)], 0.0)
+    found = {model: total for (_, _, model, _), total in log.usage.take().items()}
+    units = {name: (total.sound_seconds, total.characters, total.pictures) for name, total in found.items()}
+    assert units == {"m": (3.0, 7, 0), "brush": (0.0, 0, 3), "ears": (1.5, 0, 0)}
+    assert (found["m"].requests, found["m"].prompt_tokens) == (3, 2)
+
+
 @given(st.lists(st.lists(st.sampled_from(["m", "n"]), max_size=5), max_size=5), st.lists(st.booleans(), max_size=5))
 def test_nothing_is_lost_or_counted_twice_if_the_store_fails(batches: list[list[str]], fails: list[bool]) -> None:
     log, saved = RequestLog(), 0

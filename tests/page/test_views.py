@@ -60,6 +60,39 @@ def test_the_playground_shows_both_sides_and_takes_the_result_of_a_tool(page: Pa
     assert page.js("localStorage.length") <= 1
 
 
+def test_the_playground_hears_and_speaks(page: Page, upstream: Upstream, tmp_path: Path) -> None:
+    async def engine(exchange: Exchange) -> None:
+        if exchange.path.endswith("/transcriptions"):
+            await exchange.whole({"text": "What is a library?"})
+        else:
+            await exchange.whole(exchange.json["input"].encode(), head=b"Content-Type: audio/mpeg\r\n")
+
+    upstream.script = engine
+    server = {"runtime": "openai", "base_url": f"http://127.0.0.1:{upstream.port}"}
+    models = {
+        "e": {"runtime": "echo"},
+        "ears": {**server, "role": "transcription"},
+        "joe": {**server, "role": "speech"},
+    }
+    with started(tmp_path, {"active_model": "e", "models": models}) as gateway:
+        playground(page, gateway, "e")
+        page.js(
+            "(() => { const all = new DataTransfer();"
+            " all.items.add(new File([new Uint8Array([1, 2])], 'question.wav', {type: 'audio/wav'}));"
+            " const drop = new DragEvent('drop', {dataTransfer: all, bubbles: true});"
+            " document.querySelector('.chat').dispatchEvent(drop); })()"
+        )
+        page.reads("question.wav")
+        page.click(".composer button", "Send")
+        page.wait("document.querySelectorAll('.message.assistant .tools').length === 1")
+        page.click(".message button", "Speak")
+        page.wait("(document.querySelector('audio') || {src: ''}).src.startsWith('blob:')")
+        assert (
+            page.js("document.querySelector('.message.assistant .markdown').innerText").strip() == "What is a library?"
+        )
+        assert upstream.double.requests[-1].json["input"] == "What is a library?"
+
+
 MARKDOWN = """\
 # Title
 Some **bold** and `code`, [a link](https://example.org/a), [no link](javascript:alert(1)).

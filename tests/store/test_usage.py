@@ -31,18 +31,22 @@ async def test_sums_add_up_and_are_reported_by_each_column(url: str) -> None:
                     row(DAYS[0], requests=1, prompt_tokens=10, completion_tokens=5, seconds=0.5),
                     row(DAYS[1], key="k", requests=2, errors=1, prompt_tokens=3, cached_tokens=2, seconds=0.25),
                     row(DAYS[1], key="k", model="n", client="OpenAI/Python", requests=1, completion_tokens=2**40),
+                    row(DAYS[1], model="ears", requests=1, sound_seconds=1.25, characters=3, pictures=2),
                 ],
             )
         by_day = await usage.report(store, "day", DAYS[0])
         assert [(each["day"], each["requests"], each["seconds"]) for each in by_day] == [
             (DAYS[0], 2, 1.0),
-            (DAYS[1], 6, 0.5),
+            (DAYS[1], 8, 0.5),
         ]
-        assert all(type(each[name]) is int for each in by_day for name in usage.SUMS if name != "seconds")
-        by_key = await usage.report(store, "key", DAYS[1])
+        assert all(type(each[name]) is int for each in by_day for name in usage.SUMS if name not in usage.FRACTIONS)
+        none = {"sound_seconds": 0.0, "characters": 0, "pictures": 0}
+        _, by_key = await usage.report(store, "key", DAYS[1])
         expected = {"requests": 6, "errors": 2, "prompt_tokens": 6, "cached_tokens": 4, "completion_tokens": 2**41}
-        assert by_key == [{"key": "k", **expected, "seconds": 0.5}]
-        assert [each["model"] for each in await usage.report(store, "model", DAYS[0])] == ["m", "n"]
+        assert by_key == {"key": "k", **expected, "seconds": 0.5, **none}
+        ears, *others = await usage.report(store, "model", DAYS[0])
+        assert [each["model"] for each in others] == ["m", "n"]
+        assert {unit: ears[unit] for unit in none} == {"sound_seconds": 2.5, "characters": 6, "pictures": 4}
         assert [each["client"] for each in await usage.report(store, "client", DAYS[1])] == ["OpenAI/Python", "curl"]
         assert await usage.report(store, "day", DAYS[2]) == []
         assert await usage.tokens(store, DAYS[1], "k") == 6 + 2**41

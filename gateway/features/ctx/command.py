@@ -38,7 +38,8 @@ USAGES: dict[Kind, str] = {
 usage: {{name}} [OPTION ...] [INPUT ...]
 
 Asks the model once. The input is INPUT or standard input: text, or JSON with "messages". Without either, on a
-terminal, starts a conversation.
+terminal, starts a conversation. A model that hears takes one file of sound (-f, or standard input); one that speaks or
+draws writes sound, or a picture, to standard output.
 
 {OPTIONS}{MODEL_OPTIONS}
 examples:

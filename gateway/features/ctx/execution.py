@@ -7,7 +7,7 @@ import logging
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec import UNSET
 
@@ -26,6 +26,9 @@ from gateway.features.ctx.settings import UseCase
 from gateway.features.ctx.tree import Control, read_control
 from gateway.services import Services
 from gateway.wire.events import Done, Error, Event, Start, Status
+
+if TYPE_CHECKING:
+    from gateway.features.media.uploads import Upload
 
 log = logging.getLogger("ctxgate")
 
@@ -75,7 +78,7 @@ async def until(
 class Execution:
     """One question to an object. triple: the object. use: selects the drivers of its route.
 
-    limit: the most bytes of the answer's texts, as JSON.
+    limit: the most bytes of the answer's texts, as JSON. upload: the file of the input; whoever made it closes it.
     """
 
     services: Services
@@ -83,6 +86,7 @@ class Execution:
     use: UseCase
     run: str
     limit: int = MAX_ANSWER
+    upload: Upload | None = None
 
     async def events(
         self, asked: Prompt | Mapping[str, Any], *, started: bool = False
@@ -123,7 +127,7 @@ class Execution:
         if (missing := missing_credential(self.services.gateway.config, model)) is not None:
             model = await self._configured(control, missing)
         fields = asked.fields(model.role if model is not None else "chat") if isinstance(asked, Prompt) else asked
-        return Ask(self.run, model, {**control.defaults, **fields}, self.limit)
+        return Ask(self.run, model, {**control.defaults, **fields}, self.limit, self.upload)
 
     def _model(self, control: Control) -> Model | None:
         """The model of config.yaml that the object stands for; None for the built-in echo. Raises NotFound."""

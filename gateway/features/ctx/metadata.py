@@ -82,7 +82,7 @@ def projected(
 ) -> Projected:
     """A model of config.yaml. routes: empty for the runtime's own. created_at: of its weights, seconds since 1970.
 
-    Only a chat has a session: vectors and scores don't depend on what was asked before.
+    Only a chat has a session: vectors, scores and sound don't depend on what was asked before.
     """
     session = session if model.role == "chat" else "none"
     address = model.base_url or (f"unix:{model.uds}" if model.uds is not None else None)
@@ -109,9 +109,12 @@ def projected(
     )
 
 
-_RETRIEVAL: Mapping[Role, dict[UseCase, tuple[str, ...]]] = {
+_BY_ROLE: Mapping[Role, dict[UseCase, tuple[str, ...]]] = {
     "embedding": {"default": ("openai-embeddings",)},
     "rerank": {"default": ("openai-rerank",)},
+    "transcription": {"default": ("openai-transcriptions",)},
+    "speech": {"default": ("openai-speech",)},
+    "image": {"default": ("openai-images",)},
 }
 
 
@@ -127,7 +130,7 @@ def _routes(model: Model) -> dict[UseCase, tuple[str, ...]]:
     if model.runtime == "echo":
         return {"default": ("debug",)}
     chat = ("openai-chat",)
-    return _RETRIEVAL.get(model.role) or {
+    return _BY_ROLE.get(model.role) or {
         "default": chat,
         "exec": chat,
         "socket": chat,

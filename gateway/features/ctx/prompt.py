@@ -21,7 +21,7 @@ class Prompt:
 
     def fields(self, role: Role = "chat") -> dict[str, Any]:
         """chat: JSON with `messages`, or a text as the user's message. embedding: JSON with `input`, or a text.
-        rerank: JSON with `query` and `documents`.
+        rerank: JSON with `query` and `documents`. speech, image: JSON with `input` or `prompt`, or a text.
 
         Raises ProviderInvalidRequest for empty input, for malformed JSON, and for options that the role doesn't have.
         """
@@ -40,7 +40,8 @@ class Prompt:
                     'the input of a rerank model is {"query": "...", "documents": ["...", ...]}'
                 )
             return written
-        return written if written is not None and "input" in written else {"input": _line(self.text)}
+        name = "prompt" if role == "image" else "input"
+        return written if written is not None and name in written else {name: _line(self.text)}
 
     def _chat(self, written: dict[str, Any] | None) -> dict[str, Any]:
         if written is not None and "messages" in written:

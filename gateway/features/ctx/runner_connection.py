@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
+from gateway.config import Role
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.features.ctx.availability import word
 from gateway.features.ctx.command import STDIN, USAGES, Caller, Command, File, Words, ignored_stdin, joined, parse
@@ -31,16 +32,21 @@ from gateway.features.ctx.tools.execution import ToolExecution
 from gateway.features.ctx.tools.projected import usage as tool_usage
 from gateway.features.ctx.tree import read_control, read_text
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event, Start, Status, line
+from gateway.wire.events import Done, Error, Event, Media, Start, Status, line
 from gateway.wire.text import printable, printable_json
 
 if TYPE_CHECKING:
     from gateway.features.ctx.connection import Wire
+    from gateway.features.media.uploads import Upload
 
 VERSION = b"1"
 LONGEST_CALL = 4 * 1024 * 1024
 """Bytes: twice what Linux passes to a program."""
 LONGEST_PIECE = 64 * 1024
+TEXTS: tuple[Role, ...] = ("chat", "embedding", "rerank")
+"""Roles of models whose input and answer are text."""
+OUTPUTS = {"speech": "sound", "image": "a picture"}
+"""What the answer of such a model is, if it isn't text."""
 LOADING_SECONDS = 1.0
 """Seconds after which the caller learns that the model is loading."""
 
@@ -79,6 +85,7 @@ class RunnerConnection:
         self._services = services
         self._ended = ended
         self._text: Text | None = None
+        self._upload: Upload | None = None
 
     async def serve(self) -> None:
         run, name = "r1", ""
@@ -98,13 +105,16 @@ class RunnerConnection:
 
     async def _call(self, call: Call) -> None:
         object = ObjectName.parse(call.object)
+        triple = Triple.of(self._root, object)
+        role = await self._role(triple)
+        if role in OUTPUTS and not call.caller.form:
+            call = replace(call, caller=replace(call.caller, form="text"))
         # Before the options are known, the form of an error is that of a call without options.
         command = parse(object.kind, [], call.caller)
         self._set_form(object.kind, command, call.caller)
         command = parse(object.kind, call.arguments, call.caller)
         self._set_form(object.kind, command, call.caller)
         check_run(call.run)
-        triple = Triple.of(self._root, object)
         if command.asked == "version":
             await self._print(f"ctxgate {version('ctxgate')}\n")
         elif command.asked == "help":
@@ -114,7 +124,24 @@ class RunnerConnection:
         else:
             if warning := ignored_stdin(command, call.caller):
                 await self._wire.write([frame("e", warning + "\n")])
-            await self._run(triple, call, command)
+            if role in OUTPUTS and command.form == "text" and call.caller.streams[1] == "t":
+                raise ProviderInvalidRequest(f"the answer is {OUTPUTS[role]}: send it to a file or a program")
+            try:
+                await self._run(triple, call, command, role)
+            finally:
+                if self._upload is not None:
+                    self._upload.close()
+
+    async def _role(self, triple: Triple) -> Role:
+        """What the model does whose object it is: known before the command line is read, since that depends on it."""
+        config = self._services.gateway.config
+        if triple.name.kind != "model" or all(model.role in TEXTS for model in config.models.values()):
+            return "chat"
+        try:
+            name = projection(config).objects.get((await asyncio.to_thread(read_control, triple)).id)
+        except GatewayError:
+            return "chat"  # the run says why
+        return config.models[name].role if name is not None else "chat"
 
     def _set_form(self, kind: Kind, command: Command, caller: Caller) -> None:
         terminal = caller.streams[1] == "t"
@@ -157,24 +184,45 @@ class RunnerConnection:
         return joined(texts)
 
     async def _file(self, path: str, most: int) -> str:
-        await self._wire.write([frame("i", path)])
-        what = "the input" if path == STDIN else path
         pieces: list[bytes] = []
         size = 0
-        while True:
-            kind, payload = await self._wire.packet(LONGEST_PIECE)
-            if kind == "f":
-                raise ProviderInvalidRequest(f"{what} can't be read: {payload.decode(errors='replace')}")
-            if kind != "d" or not payload:
-                break
-            size += len(payload)
+        async for piece in self._pieces(path):
+            size += len(piece)
             if size > most:
                 raise TooLong(f"the input exceeds server.max_body_bytes ({most} bytes are left)")
-            pieces.append(payload)
+            pieces.append(piece)
         try:
             return b"".join(pieces).decode()
         except UnicodeDecodeError:
-            raise ProviderInvalidRequest(f"{what} is not valid UTF-8") from None
+            raise ProviderInvalidRequest(f"{_named(path)} is not valid UTF-8") from None
+
+    async def _pieces(self, path: str) -> AsyncIterator[bytes]:
+        """The content of a file of the caller's. Raises ProviderInvalidRequest if it can't be read."""
+        await self._wire.write([frame("i", path)])
+        while True:
+            kind, payload = await self._wire.packet(LONGEST_PIECE)
+            if kind == "f":
+                raise ProviderInvalidRequest(f"{_named(path)} can't be read: {payload.decode(errors='replace')}")
+            if kind != "d" or not payload:
+                return
+            yield payload
+
+    async def _sound(self, command: Command) -> Upload:
+        """The file that the input is. Raises ProviderInvalidRequest."""
+        from gateway.features.media.uploads import StoredFile, Uploads  # few calls need it
+
+        if len(command.parts) != 1 or not isinstance(part := command.parts[0], File):
+            raise ProviderInvalidRequest("the input is sound: one file, with -f or on standard input")
+        self._upload = upload = self._services.shared(Uploads).begin()
+        async for piece in self._pieces(part.path):
+            upload.body.has(upload.size + len(piece))
+            await upload.write(piece)
+        if not upload.size:
+            raise ProviderInvalidRequest(f"{_named(part.path)} is empty: the input is sound")
+        await upload.flush()
+        name = "sound" if part.path == STDIN else Path(part.path).name
+        upload.files.append(StoredFile("file", name, "application/octet-stream", 0, upload.size))
+        return upload
 
     async def _schema(self, given: str) -> str:
         """The text of --schema: itself, or that of the file it names."""
@@ -182,8 +230,8 @@ class RunnerConnection:
 
     # A run
 
-    async def _run(self, triple: Triple, call: Call, command: Command) -> None:
-        events = await self._events(triple, call, command)
+    async def _run(self, triple: Triple, call: Call, command: Command, role: Role) -> None:
+        events = await self._events(triple, call, command, role)
         stop = asyncio.Event()
         cancelled: list[Event] = [Done(run=call.run, status="cancelled")]
         listening = asyncio.create_task(self._listen(stop))
@@ -206,8 +254,15 @@ class RunnerConnection:
             await asyncio.wait({listening, waiting})
             self._ended(triple, None, call.run, outcome.status)
 
-    async def _events(self, triple: Triple, call: Call, command: Command) -> AsyncGenerator[list[Event], None]:
+    async def _events(
+        self, triple: Triple, call: Call, command: Command, role: Role
+    ) -> AsyncGenerator[list[Event], None]:
         """The events of the run. Reads the input. Raises GatewayError before the run has begun."""
+        execution = Execution(
+            self._services, triple, "exec", call.run, self._services.gateway.config.server.max_body_bytes
+        )
+        if role == "transcription":
+            return replace(execution, upload=await self._sound(command)).events({})
         text = await self._input(command)
         if triple.name.kind == "tool":
             return ToolExecution(self._services, triple, call.run, call.caller.folder).events(text)
@@ -218,9 +273,6 @@ class RunnerConnection:
 
             return AgentExecution(self._services, triple, self._root, call.run, call.caller.folder).events(text)
         schema = await self._schema(command.schema) if command.schema is not None else None
-        execution = Execution(
-            self._services, triple, "exec", call.run, self._services.gateway.config.server.max_body_bytes
-        )
         return execution.events(Prompt(text, command.system, schema))
 
     async def _tell_loading(self, triple: Triple, call: Call) -> None:
@@ -247,9 +299,12 @@ class RunnerConnection:
     def _frames(self, batch: list[Event]) -> list[bytes]:
         if self._text is None:
             return [frame("o", _lines(batch))]
-        return [
-            frame("o" if stream == "out" else "e", text) for event in batch for stream, text in self._text.feed(event)
-        ]
+        frames = []
+        for event in batch:
+            if isinstance(event, Media):
+                frames.append(frame("o", event.data))
+            frames += [frame("o" if stream == "out" else "e", text) for stream, text in self._text.feed(event)]
+        return frames
 
     async def _fail(self, run: str, name: str, error: GatewayError) -> None:
         exit_code = EXIT_CODES.get(code(error), GENERIC)
@@ -282,6 +337,10 @@ class Outcome:
                 self.status = event.status
                 if event.status == "cancelled":
                     self.exit_code = GENERIC
+
+
+def _named(path: str) -> str:
+    return "the input" if path == STDIN else path
 
 
 def _lines(events: list[Event]) -> str:

@@ -5,6 +5,7 @@ A request passes to the model's server as its client wrote it, but for the model
 
 from __future__ import annotations
 
+from typing import Any
 from urllib.parse import quote
 
 from msgspec import Raw
@@ -12,19 +13,28 @@ from msgspec import Raw
 from gateway.backends import Forward
 from gateway.config import Role
 from gateway.core import Route
-from gateway.core.permission import check
+from gateway.core.forwarded import Asked
+from gateway.core.permission import check, tier_of
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.media.passed import Asked, Passed
+from gateway.features.media.passed import Passed
 from gateway.features.media.requests import CreateImage, CreateSpeech, Named, parser, pictures, texts
 from gateway.features.media.uploads import Upload, form, read_body, read_form
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import Request
-from gateway.wire.chat import ApiName, encode, tier_in
+from gateway.wire.chat import ApiName, Wanted, encode, tier_in
 
 PATH = "/:@!$&'()*+,;=~"
 """Characters of a path, besides letters and digits, that need no escape."""
 
 speeches, images, others = parser(CreateSpeech), parser(CreateImage), parser(Named)
+
+
+def _asked(
+    request: Request, route: Route, api: ApiName, named: str | None, wanted: Wanted | None = None, **more: Any
+) -> Asked:
+    """Raises ProviderAuthentication (403) if the caller may not use the model, or not with this tier."""
+    check(route.model, request.caller)
+    return Asked(route, api, request.caller, tier_of(route.model, request.caller, named, wanted), **more)
 
 
 # Forms
@@ -61,7 +71,7 @@ async def _form(request: Request, path: str, role: Role, api: ApiName, needed: s
         usage = {"pictures": pictures(upload.field("n"))} if api == "images" else {}
         tier = tier_in({"service_tier": Raw(encode(upload.field("service_tier")))})
         stream = upload.field("stream") == "true"
-        asked = Asked(route, api, request.caller, named, tier, stream, usage)
+        asked = _asked(request, route, api, named, tier, stream=stream, usage=usage, hears=role == "transcription")
         return Passed(asked, form(path, _form_fields(route, upload), upload), upload.close)
     except BaseException:
         upload.close()
@@ -127,7 +137,7 @@ def _object(
     tier = tier_in(fields)
     sent = route.sender.other_fields(fields) if role is not None else fields
     sent = sent | {"model": Raw(encode(route.model.upstream_name))}
-    asked = Asked(route, api, request.caller, wanted.model, tier, stream or wanted.stream is True, usage or {})
+    asked = _asked(request, route, api, wanted.model, tier, stream=stream or wanted.stream is True, usage=usage or {})
     return Passed(asked, Forward("POST", path, "application/json", encode(sent)))
 
 
@@ -135,7 +145,7 @@ async def voices(request: Request) -> ASGIApp:
     """The voices of one model; without a name, of the first that speaks."""
     named = request.query_params.get("model")
     route = request.gateway.route(named, "speech")
-    return Passed(Asked(route, "audio", request.caller, named), Forward("GET", "/v1/audio/voices"))
+    return Passed(_asked(request, route, "audio", named), Forward("GET", "/v1/audio/voices"))
 
 
 # Anything else
@@ -147,10 +157,9 @@ async def upstream(request: Request) -> ASGIApp:
     if ".." in path.split("/") or "\\" in path:
         raise ProviderInvalidRequest("a path below /upstream/ can't lead out of it", code="not_found", status=404)
     route = request.gateway.route(request.path_params["name"])
-    check(route.model, request.caller)
     query = request.scope["query_string"].decode("latin-1")
     target = f"/{quote(path, safe=PATH)}{'?' + query if query else ''}"
-    asked = Asked(route, "upstream", request.caller, request.path_params["name"])
+    asked = _asked(request, route, "upstream", request.path_params["name"])
     if request.method in ("GET", "HEAD"):
         return Passed(asked, Forward("GET", target, verbatim=True))
     upload = await read_body(request)

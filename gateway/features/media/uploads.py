@@ -18,6 +18,7 @@ from gateway.errors import ProviderUnavailable
 from gateway.features.media.settings import Media
 from gateway.server.bodies import Bodies, Body, pieces
 from gateway.server.http import Request
+from gateway.server.principal import LOCAL, Principal
 from gateway.services import Services
 from gateway.wire.body import invalid_form
 from gateway.wire.form import BadForm, FileStart, FormReader
@@ -35,11 +36,11 @@ class Uploads:
         self._services = services
         self._bodies = Bodies(0, "on disk", "media.max_upload_bytes", "media.max_uploads_bytes")
 
-    def body(self, request: Request) -> Body:
-        """One to count an upload with; close it once the upload is gone."""
+    def begin(self, principal: Principal = LOCAL) -> Upload:
+        """principal: whose share of the disk it takes."""
         settings = self._services.gateway.config.section(Media)
         self._bodies.most = settings.max_uploads_bytes
-        return Body(self._bodies, settings.max_upload_bytes, request.principal)
+        return Upload(self.folder, Body(self._bodies, settings.max_upload_bytes, principal))
 
     async def aclose(self) -> None:
         """Holds nothing open: a file without a name goes with its last reader."""
@@ -56,14 +57,14 @@ class StoredFile(NamedTuple):
 
 
 class Upload:
-    """The content of one upload, in a file without a name. Close it."""
+    """The content of one upload, in a file without a name. Close it. body: counts what came."""
 
     def __init__(self, folder: Path, body: Body) -> None:
         self.size = 0
         self.fields: dict[str, list[str]] = {}
         self.files: list[StoredFile] = []
+        self.body = body
         self._folder = folder
-        self._body = body
         self._file: BinaryIO | None = None
         self._unwritten: list[bytes] = []
         self._waiting = 0
@@ -116,7 +117,7 @@ class Upload:
         file, self._file = self._file, None
         if file is not None:
             file.close()
-        self._body.close()
+        self.body.close()
 
 
 async def read_form(request: Request, named: Callable[[str], object]) -> Upload:
@@ -156,11 +157,9 @@ async def read_body(request: Request) -> Upload:
 
 
 async def _read(request: Request, take: Callable[[Upload, bytes], Awaitable[None]]) -> Upload:
-    uploads = request.services.shared(Uploads)
-    body = uploads.body(request)
-    upload = Upload(uploads.folder, body)
+    upload = request.services.shared(Uploads).begin(request.principal)
     try:
-        async for piece in pieces(body, request.scope, request.receive):
+        async for piece in pieces(upload.body, request.scope, request.receive):
             await take(upload, piece)
         await upload.flush()
     except BadForm as error:

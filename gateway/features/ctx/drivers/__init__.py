@@ -12,6 +12,9 @@ DRIVERS = {
     "openai-responses": "gateway.features.ctx.drivers.responses:OpenAIResponses",
     "openai-embeddings": "gateway.features.ctx.drivers.retrieval:OpenAIEmbeddings",
     "openai-rerank": "gateway.features.ctx.drivers.retrieval:OpenAIRerank",
+    "openai-transcriptions": "gateway.features.ctx.drivers.media:OpenAITranscriptions",
+    "openai-speech": "gateway.features.ctx.drivers.media:OpenAISpeech",
+    "openai-images": "gateway.features.ctx.drivers.media:OpenAIImages",
     "debug": "gateway.features.ctx.drivers.chat:Debug",
 }
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import Model
 from gateway.core import Gateway
 from gateway.wire.events import Event
+
+if TYPE_CHECKING:
+    from gateway.features.media.uploads import Upload
 
 
 class NotOffered(Exception):
@@ -17,15 +20,16 @@ class NotOffered(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One question. model: None for the built-in echo. fields: of a chat request, with `messages`.
+    """One question. model: None for the built-in echo. fields: of a request to a model of its role.
 
-    limit: the most bytes of the answer's texts, as JSON.
+    limit: the most bytes of the answer's texts, as JSON. upload: the file that the request sends, if any.
     """
 
     run: str
     model: Model | None
     fields: Mapping[str, Any]
     limit: int
+    upload: Upload | None = None
 
 
 class Answering(Protocol):

@@ -24,6 +24,7 @@ examples:
   ctxgate add ~/models/Qwen3-4B-Q4_K_M.gguf                 a GGUF file, or an MLX model's folder
   ctxgate add hf:unsloth/Qwen3-4B-Instruct-2507-GGUF:Q4_K_M from the Hugging Face hub
   ctxgate add ollama:qwen3:4b                               from Ollama's library
+  ctxgate add hf:rhasspy/piper-voices:en_US-joe-medium      a model that speaks, hears or draws
   ctxgate add http://127.0.0.1:8080 --name mine             a running server, such as llama-server
   ctxgate add hf:unsloth/Qwen3-4B-Instruct-2507-GGUF --dry-run
 """
@@ -101,6 +102,11 @@ def _status(config: Config) -> dict[str, Any] | None:
 def _show(config: Config, found: Addition, status: dict[str, Any] | None) -> None:
     known = found.facts
     say(f"{found.name}: {found.summary()}")
+    if known.role not in ("chat", "embedding"):
+        say(f"  {'role':<9} {known.role}")
+        if memory := _memory(config, found, status):
+            say(f"  {'memory':<9} {memory}")
+        return
     rows = {
         "context": _context(found),
         "template": {None: "unknown", False: "none", True: "it has one"}[known.template]

@@ -18,9 +18,10 @@ from gateway.config.edit import with_model, write
 from gateway.engines import memory
 from gateway.engines.memory import Budget, Footprint
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
-from gateway.features.models.inventory import calls, entry, facts, fit, servers
+from gateway.features.models.inventory import calls, entry, facts, fit, media, servers
 from gateway.features.models.inventory.entry import Line
 from gateway.features.models.inventory.facts import Facts
+from gateway.features.models.inventory.media import Kind
 from gateway.features.models.inventory.source import FORMS, Hub, InOllama, Local, Server, Source, parse
 from gateway.features.models.pull import pull
 from gateway.features.models.pull.progress import Progress
@@ -33,7 +34,7 @@ class Addition(Struct, frozen=True):
     the weights are, or will be; None: on a server. pull: where they come from. there: they are complete. window: tokens
     of the context window. wanted: that many, instead of the largest usual one that fits. need: of memory, None for a
     model on another server; at_least: it is a lower bound. reads_calls: its server parses tool calls. limit: memory
-    that engines may use here.
+    that engines may use here. kind: of a model that hears, speaks or draws.
     """
 
     written: str
@@ -50,6 +51,7 @@ class Addition(Struct, frozen=True):
     at_least: bool = False
     reads_calls: bool = False
     limit: Budget | None = None
+    kind: Kind | None = None
 
     def entry(self) -> str:
         """Its text in config.yaml, without indentation. Raises ProviderInvalidRequest for a path that the file can't
@@ -61,9 +63,12 @@ class Addition(Struct, frozen=True):
         if found.role == "chat":
             lines.append(entry.dialect(found, self.reads_calls))
             lines += calls.lines(found) if self.runtime == "llama.cpp" else []
-        else:
+        elif found.role == "embedding":
             lines.append(Line("role", found.role, "it makes vectors"))
-        lines.append(entry.capabilities(found))
+        elif self.kind is None:
+            lines.append(Line("role", found.role, "by its name"))
+        if found.role in ("chat", "embedding"):
+            lines.append(entry.capabilities(found))
         if self.pull is not None:
             lines.append(Line("pull", _keys(self.pull)))
         return entry.write(self.name, f"Added by `ctxgate add {self.written}`: {self.summary()}.", lines)
@@ -139,7 +144,8 @@ def fetch(config: Config, addition: Addition, progress: Progress) -> Addition:
         return replace(addition, there=True, facts=known if known is not None else addition.facts)
     pull(model, progress)
     assert addition.place is not None
-    return _sized(config, replace(addition, there=True, facts=facts.of_path(addition.place)))
+    known = addition.facts if addition.kind is not None else facts.of_path(addition.place)
+    return _sized(config, replace(addition, there=True, facts=known))
 
 
 def add(config: Config, addition: Addition) -> None:
@@ -162,6 +168,10 @@ def _keys(source: PullSource) -> dict[str, str]:
 def _sized(config: Config, found: Addition) -> Addition:
     """Adds the context window and the memory need; before the weights are there, a lower bound."""
     limit = fit.budget(config)
+    if found.kind is not None:
+        if found.wanted is not None:
+            raise ProviderInvalidRequest("--window is for models that chat")
+        return replace(found, need=found.kind.need(found.facts.size or 0), limit=limit)
     if not found.there:
         least = memory.PROCESS + (found.facts.size or 0)
         need = Footprint(memory.PROCESS, least) if limit.gpu is not None else Footprint(least)
@@ -180,6 +190,11 @@ def _local(config: Config, source: Local, written: str, model_name: str | None) 
     for model in config.models.values():
         if model.path is not None and model.path.exists() and model.path.samefile(path):
             raise ProviderInvalidRequest(f"config.yaml already has these weights, as {model.name}")
+    if (kind := media.kind_at(path)) is not None:
+        size = sum(file.stat().st_size for file in memory.files(path))
+        known = Facts(size=size, role=kind.role)
+        lines = kind.lines(_shown_path(config, path), size)
+        return Addition(written, path.name, kind.runtime, known, lines, place=path, kind=kind)
     runtime = "mlx" if path.is_dir() else "llama.cpp"
     lines = (Line("runtime", runtime), Line("path", _shown_path(config, path)))
     return Addition(written, path.name, runtime, facts.of_path(path), lines, place=path)
@@ -201,8 +216,13 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
     if any(model.path == place for model in config.models.values()):
         raise ProviderInvalidRequest(f"another model of config.yaml has its weights at {place}")
     came_from = PullSource(kind="hub", name=found.repo, version=found.commit, file=found.file, sha256=found.sha256)
-    lines = (Line("runtime", runtime), Line("path", _shown_path(config, place)))
-    return Addition(written, base, runtime, found.facts, lines, place=place, pull=came_from, there=False)
+    shown = _shown_path(config, place)
+    lines: tuple[Line, ...] = (Line("runtime", runtime), Line("path", shown))
+    if found.kind is not None:
+        runtime, lines = found.kind.runtime, found.kind.lines(shown, found.facts.size or 0)
+    return Addition(
+        written, base, runtime, found.facts, lines, place=place, pull=came_from, there=False, kind=found.kind
+    )
 
 
 def _ollama(config: Config, source: InOllama, written: str, model_name: str | None) -> Addition:

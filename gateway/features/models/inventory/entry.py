@@ -64,7 +64,7 @@ def _reads_back(text: str) -> bool:
 def name_for(written: str, taken: Mapping[str, Any]) -> str:
     """A name for clients, derived from a file, a folder or a repository: in lower case, and not taken yet."""
     stem = re.sub(r"(?i)(-00001-of-\d{5})?\.gguf$", "", written.rstrip("/").rpartition("/")[2])
-    stem = re.sub(r"(?i)[-.]gguf$", "", stem)
+    stem = re.sub(r"(?i)[-.]gguf$|\.(onnx|bin)$", "", stem)
     plain = re.sub(r"[^a-z0-9._+-]+", "-", stem.lower()).strip("-._+")[:100] or "model"
     name, number = plain, 2
     while name in taken or name == "default":

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from gateway.backends.about import About, about
 from gateway.errors import ProviderInvalidModel
-from gateway.features.models.inventory import facts
+from gateway.features.models.inventory import facts, media
 from gateway.features.models.inventory.facts import Facts
+from gateway.features.models.inventory.media import Choice, Kind
 from gateway.features.models.inventory.source import Hub
 from gateway.features.models.pull.hub import Remote, listed, parts, translated
 
@@ -28,13 +29,14 @@ _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 
 
 class Found(Struct, frozen=True):
-    """A model in a repository. file: None for the whole repository, an MLX folder."""
+    """A model in a repository. file: None for the whole repository. kind: of a model that hears, speaks or draws."""
 
     repo: str
     commit: str
     file: str | None
     sha256: str | None
     facts: Facts
+    kind: Kind | None = None
 
 
 class Listed(Struct, frozen=True):
@@ -69,6 +71,8 @@ def look(source: Hub) -> Found:
     `gateway.features.models.pull.hub.translated` raises."""
     with translated(source.repo, source.revision):
         commit, files = listed(source.repo, source.revision, None)
+        if found := media.choices(source.repo, [file.path for file in files]):
+            return _media(source.repo, commit, media.chosen(source, found), files)
         weights = [file for file in files if file.path.endswith(".gguf") and not _other(file.path)]
         if weights:
             return _gguf(source, commit, weights)
@@ -84,9 +88,10 @@ def offer(source: Hub) -> Offer:
     with translated(source.repo, source.revision):
         commit, files = listed(source.repo, source.revision, None)
         weights = [file for file in files if file.path.endswith(".gguf") and not _other(file.path)]
-        if not weights:
+        if not weights or media.choices(source.repo, [file.path for file in files]):
             found = look(source)
-            only = Variant(f"hf:{source.repo}", "MLX", found.facts.size or 0, preferred=True)
+            name = "MLX" if found.kind is None else found.kind.role
+            only = Variant(f"hf:{source.repo}", name, found.facts.size or 0, preferred=True)
             return Offer(source.repo, found.facts, (only,))
         first = _first(weights)
         found = _gguf(replace(source, revision=commit, quant=_quant(first)), commit, weights)
@@ -124,6 +129,13 @@ def _other(path: str) -> bool:
     """A projector, or a further part of a model in several files."""
     part = _PART.search(path)
     return "mmproj" in path.lower() or (part is not None and part[1] != "00001")
+
+
+def _media(repo: str, commit: str, choice: Choice, files: Sequence[Remote]) -> Found:
+    wanted = {choice.file, f"{choice.file}.json"} if choice.file is not None else {file.path for file in files}
+    size = sum(file.size for file in files if file.path in wanted)
+    sha256 = next((file.sha256 for file in files if file.path == choice.file), None)
+    return Found(repo, commit, choice.file, sha256, Facts(size=size, role=choice.kind.role), choice.kind)
 
 
 def _gguf(source: Hub, commit: str, weights: Sequence[Remote]) -> Found:

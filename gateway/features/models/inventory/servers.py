@@ -17,7 +17,7 @@ from gateway.backends.about import About
 from gateway.config import Model, address
 from gateway.config.build import WELL_KNOWN
 from gateway.errors import ProviderAuthentication, ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
-from gateway.features.models.inventory import facts
+from gateway.features.models.inventory import facts, media
 from gateway.features.models.inventory.facts import Facts
 
 SECONDS = 10.0
@@ -61,7 +61,7 @@ def look(url: str, model_name: str | None) -> Server:
             raise ProviderInvalidRequest(f"{url} is Ollama: name one of its models, as ollama:NAME")
         name, meta = _one(http, url, model_name)
         window = _count(meta.get("max_model_len")) or _count(meta.get("context_length"))
-        return Server("openai", name, Facts(context=window), window)
+        return Server("openai", name, Facts(context=window, role=media.role_of(name)), window)
 
 
 def ollama_url(environ: Mapping[str, str] = os.environ) -> str:

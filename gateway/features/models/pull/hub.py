@@ -56,6 +56,8 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
 
 def parts(file: str | None) -> list[str] | None:
     """All files of a model whose first one is `file`; None for a whole repository."""
+    if file is not None and file.endswith(".onnx"):
+        return [file, f"{file}.json"]  # a voice of piper and its settings
     if file is None or (found := SPLIT.search(file)) is None:
         return None if file is None else [file]
     stem, count = file[: found.start()], int(found[1])
@@ -106,6 +108,8 @@ def _files(
     """The one file to `place`, or all parts beside it."""
     for at, file in enumerate(files):
         target = place if at == 0 else place.with_name(PurePosixPath(file.path).name)
+        if file.path.endswith(".onnx.json"):
+            target = place.with_name(f"{place.name}.json")
         sha256 = source.sha256 if at == 0 and source.sha256 is not None else file.sha256
         if at and target.exists():
             continue

@@ -45,11 +45,11 @@ const headers = (more) => {
 };
 
 // The response. Throws Refused, or a TypeError if the gateway can't be reached.
-export async function ask(path, {json, method, signal, more} = {}) {
+export async function ask(path, {json, form, method, signal, more} = {}) {
   const answer = await fetch(path, {
-    method: method || (json === undefined ? "GET" : "POST"),
+    method: method || (json === undefined && !form ? "GET" : "POST"),
     headers: headers({...(json === undefined ? {} : {"content-type": "application/json"}), ...more}),
-    body: json === undefined ? undefined : JSON.stringify(json),
+    body: json === undefined ? form : JSON.stringify(json),
     signal,
   });
   if (answer.ok) return answer;

@@ -85,7 +85,22 @@ function Raw({id}) {
   return html`<p class="soft small">Request ${value.request.id}</p><${Lazy} from="./sides.js" request=${value.request} recording=${value.recording} />`;
 }
 
-function Message({message, again}) {
+// Has a model of the gateway speak a text.
+function Speak({text}) {
+  const [url, hear] = useState(""), [error, fail] = useState(null), [busy, wait] = useState(false);
+  useEffect(() => () => URL.revokeObjectURL(url), [url]);
+  const go = async () => {
+    wait(true); fail(null);
+    try {
+      hear(URL.createObjectURL(await (await ask("/v1/audio/speech", {json: {input: text, response_format: "mp3"}})).blob()));
+    } catch (problem) { fail(problem); }
+    wait(false);
+  };
+  if (url) return html`<audio controls autoplay src=${url}></audio>`;
+  return html`<button class="small" disabled=${busy} onClick=${go}>Speak</button>${error && html`<${Problem} error=${error} />`}`;
+}
+
+function Message({message, again, speaks}) {
   const [raw, show] = useState(false);
   const {role, content, reasoning, tool_calls: calls = [], request} = message;
   return html`<div class="message ${role}"><span class="role">${role === "tool" ? "result of the tool" : role}</span>
@@ -95,6 +110,7 @@ function Message({message, again}) {
     ${calls.map((call) => html`<div class="call"><b>${call.function.name}</b><pre>${pretty(call.function.arguments)}</pre></div>`)}
     ${role === "assistant" && html`<div class="bar tools">
       ${content && html`<${Copy} text=${content} />`}
+      ${content && speaks && html`<${Speak} text=${content} />`}
       ${again && html`<button class="small" onClick=${again}>Regenerate</button>`}
       ${request && html`<button class="small" aria-pressed=${raw ? "true" : "false"} onClick=${() => show(!raw)}>Raw</button>`}</div>`}
     ${raw && html`<${Raw} id=${request} />`}</div>`;
@@ -138,11 +154,11 @@ function Settings({form, set, models}) {
 }
 
 // The thread of one model. came: the payloads of its answer in progress; null without one.
-function Thread({name, thread, came, error, again, give}) {
+function Thread({name, thread, came, error, again, give, speaks}) {
   const last = thread[thread.length - 1];
   const clean = useMemo(() => (came ? fold(came) : null), [came && came.length]);
   return html`<div class="thread">${name && html`<h2>${name}</h2>`}
-    <div aria-live="polite">${thread.map((message, at) => html`<${Message} message=${message} key=${at}
+    <div aria-live="polite">${thread.map((message, at) => html`<${Message} message=${message} key=${at} speaks=${speaks}
         again=${!came && message === last && again} />`)}
       ${came && html`<div class="message assistant"><span class="role">assistant</span>
         ${clean.reasoning && html`<${Thought} text=${clean.reasoning} />`}
@@ -166,12 +182,17 @@ async function part(file) {
     });
     return {type: "image_url", image_url: {url}, name: file.name};
   }
+  if (/^(audio|video)\//.test(file.type)) {
+    const form = new FormData();
+    form.append("file", file);
+    return {type: "text", text: (await (await ask("/v1/audio/transcriptions", {form})).json()).text, name: file.name};
+  }
   if (file.size > TEXT_BYTES) throw refuse("a text may have 200 kB");
   try {
     const content = new TextDecoder("utf-8", {fatal: true}).decode(await file.arrayBuffer());
     return {type: "text", text: `File ${file.name}:\n\n${content}`, name: file.name};
   } catch {
-    throw refuse("only pictures and texts can be attached");
+    throw refuse("only pictures, sound and texts can be attached");
   }
 }
 
@@ -192,7 +213,7 @@ function Composer({say, busy, stop, files, drop, attach, children}) {
     ${files.length > 0 && html`<ul class="files">${files.map((file, at) => html`<li>${file.type === "image_url"
         && html`<img alt="" src=${file.image_url.url} />`}${file.name}
       <button type="button" class="small" aria-label=${`Leave out ${file.name}`} onClick=${() => drop(files.filter((_, place) => place !== at))}>×</button></li>`)}</ul>`}
-    <label>Message <textarea ref=${box} rows="3" value=${text} placeholder="Ask; drop pictures and texts here"
+    <label>Message <textarea ref=${box} rows="3" value=${text} placeholder="Ask; drop pictures, sound and texts here"
       onInput=${(event) => type(event.target.value)}
       onPaste=${(event) => { if (event.clipboardData.files.length) { event.preventDefault(); attach(event.clipboardData.files); } }}
       onKeyDown=${(event) => { if (event.key === "Enter" && !event.shiftKey && !event.isComposing) go(event); }}></textarea></label>
@@ -224,7 +245,7 @@ export default function Playground({query}) {
   const first = useRef(current);
   latest.current = current;
   const {value} = useAnswer("/v1/models");
-  const models = ((value && value.data) || []).filter((one) => one.roles.includes("chat"));
+  const known = (value && value.data) || [], models = known.filter((one) => one.roles.includes("chat"));
   const {form, threads} = current;
   const sides = form.beside ? [0, 1] : [0];
   const busy = came.some(Boolean);
@@ -320,7 +341,8 @@ export default function Playground({query}) {
           onDragLeave=${() => hover(false)} onDrop=${dropped}>
         <${Settings} form=${form} set=${set} models=${models} />
         <div class=${form.beside ? "threads two" : "threads"}>${sides.map((side) => html`<${Thread} name=${name(side)} key=${side}
-          thread=${threads[side]} came=${came[side]} error=${errors[side]} again=${!busy && threads[side].length > 0 && again(side)} give=${give(side)} />`)}</div>
+          thread=${threads[side]} came=${came[side]} error=${errors[side]} again=${!busy && threads[side].length > 0 && again(side)} give=${give(side)}
+          speaks=${known.some((one) => one.roles.includes("speech"))} />`)}</div>
         <${Composer} say=${say} busy=${busy} stop=${() => running.current && running.current.abort()} files=${files} drop=${drop}
           attach=${attach} key=${current.id}>${threads[0].length > 0 && !busy && curl && html`<${Copy} text=${curl} label="Copy as curl" />`}</${Composer}>
       </div>

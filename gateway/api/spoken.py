@@ -1,0 +1,62 @@
+"""Chats that want a spoken answer: `modalities: ["text", "audio"]`, of a model with `speak_with`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+
+from msgspec import Raw
+
+from gateway.api.streaming import Opened, PayloadEncoding, Stream, extra_headers
+from gateway.core import Gateway, Run
+from gateway.core.aside import aside
+from gateway.core.speaker import Memory, Spoken
+from gateway.errors import GatewayError
+from gateway.server.asgi import Headers
+from gateway.server.client import JSON_TYPE, Client
+from gateway.wire.chat import Caller, ChatRequest, with_tier
+from gateway.wire.nulls import read_fields
+from gateway.wire.spoken import in_text, voice_of, wants_sound
+
+
+async def answer(
+    gateway: Gateway, memory: Memory, body: bytes, client: Client, caller: Caller, refusal: GatewayError
+) -> None:
+    """Answers a chat that wants sound. Raises `refusal` if it wants none, or its model has no `speak_with`."""
+    if (asked := await aside(len(body), _read, body, memory.of(caller), caller)) is None:
+        raise refusal
+    fields, request = asked
+    speaker = gateway.route(request.model, "chat").model.speak_with
+    if speaker is None:
+        raise refusal
+    spoken = Spoken(request, gateway.route(speaker, "speech"), voice_of(fields), memory)
+    if request.stream:
+        await _stream(gateway, request, spoken, speaker).send(client)
+        return
+    with await gateway.chat(request) as run:
+        whole = await run.whole()
+        headers = _headers(run, speaker)
+    made = await spoken.whole(whole)
+    if request.serving.tier is not None:
+        made = with_tier(made, request.serving.tier)
+    await client.whole(200, (JSON_TYPE, *headers), made)
+
+
+def _read(body: bytes, said: Mapping[str, str], caller: Caller) -> tuple[dict[str, Raw], ChatRequest] | None:
+    """The fields, and the request for the text alone; None if it wants no sound."""
+    fields, _ = read_fields(body)
+    return (fields, ChatRequest.parse(in_text(fields, said), "chat", caller)) if wants_sound(fields) else None
+
+
+def _stream(gateway: Gateway, request: ChatRequest, spoken: Spoken, speaker: str) -> Stream:
+    @asynccontextmanager
+    async def source() -> AsyncIterator[Opened]:
+        run = await gateway.chat(request)
+        async with spoken.streaming(run):
+            yield spoken, lambda: _headers(run, speaker)
+
+    return Stream(source(), PayloadEncoding(request.serving), gateway.config.server, request.serving.describe_now)
+
+
+def _headers(run: Run, speaker: str) -> Headers:
+    return (*extra_headers(run), (b"x-ctxgate-spoken-by", speaker.encode()))
