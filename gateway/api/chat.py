@@ -50,7 +50,8 @@ class Chat:
                     request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
             except GatewayError as error:
                 check_encoding(headers)
-                await self._rare(body, client, caller, error)
+                if error.param not in ("modalities", "audio") or not await self._spoken(body, client, caller):
+                    raise
                 return
             if request.stream:
                 encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
@@ -73,15 +74,13 @@ class Chat:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
 
-    async def _rare(self, body: bytes, client: Client, caller: Caller, refusal: GatewayError) -> None:
-        """Answers a request whose fields are rare. Raises `refusal` for any other."""
-        if refusal.param not in ("modalities", "audio"):
-            raise refusal
+    async def _spoken(self, body: bytes, client: Client, caller: Caller) -> bool:
+        """Answers a chat that wants sound. False: it wants none, or its model has none."""
         from gateway.api.spoken import answer  # few chats want sound
         from gateway.core.speaker import Memory
 
         self._said = self._said or Memory()
-        await answer(self.gateway, self._said, body, client, caller, refusal)
+        return await answer(self.gateway, self._said, body, client, caller)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}

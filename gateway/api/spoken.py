@@ -11,7 +11,6 @@ from gateway.api.streaming import Opened, PayloadEncoding, Stream, extra_headers
 from gateway.core import Gateway, Run
 from gateway.core.aside import aside
 from gateway.core.speaker import Memory, Spoken
-from gateway.errors import GatewayError
 from gateway.server.asgi import Headers
 from gateway.server.client import JSON_TYPE, Client
 from gateway.wire.chat import Caller, ChatRequest, with_tier
@@ -19,20 +18,18 @@ from gateway.wire.nulls import read_fields
 from gateway.wire.spoken import in_text, voice_of, wants_sound
 
 
-async def answer(
-    gateway: Gateway, memory: Memory, body: bytes, client: Client, caller: Caller, refusal: GatewayError
-) -> None:
-    """Answers a chat that wants sound. Raises `refusal` if it wants none, or its model has no `speak_with`."""
+async def answer(gateway: Gateway, memory: Memory, body: bytes, client: Client, caller: Caller) -> bool:
+    """Answers a chat that wants sound. False: it wants none, or its model has no `speak_with`."""
     if (asked := await aside(len(body), _read, body, memory.of(caller), caller)) is None:
-        raise refusal
+        return False
     fields, request = asked
     speaker = gateway.route(request.model, "chat").model.speak_with
     if speaker is None:
-        raise refusal
+        return False
     spoken = Spoken(request, gateway.route(speaker, "speech"), voice_of(fields), memory)
     if request.stream:
         await _stream(gateway, request, spoken, speaker).send(client)
-        return
+        return True
     with await gateway.chat(request) as run:
         whole = await run.whole()
         headers = _headers(run, speaker)
@@ -40,6 +37,7 @@ async def answer(
     if request.serving.tier is not None:
         made = with_tier(made, request.serving.tier)
     await client.whole(200, (JSON_TYPE, *headers), made)
+    return True
 
 
 def _read(body: bytes, said: Mapping[str, str], caller: Caller) -> tuple[dict[str, Raw], ChatRequest] | None:
