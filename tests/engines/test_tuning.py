@@ -93,6 +93,7 @@ async def test_a_draft_model_is_used_and_changes_no_word(
     assert drafted["timings"]["draft_n_accepted"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_ngrams_change_no_word_of_a_real_model(machine: Callable[[], Machine]) -> None:
     """An edit of code at temperature 0: words that the prompt has, and some that it hasn't. It is the default."""

@@ -54,6 +54,7 @@ def test_the_suites_are_in_the_package(installed: Path, tmp_path: Path) -> None:
     assert ": 314 cases" in done.stdout
 
 
+@pytest.mark.slow  # test_swap.py has the same swap from the checkout
 def test_a_swap_gated_by_smoke(installed: Path, tmp_path: Path, test_model: Path) -> None:
     config = written(tmp_path, test_model, "right")
     done = run(installed, "-m", "gateway", "swap", "wrong", "--config", config, "--gate", "smoke", *FAST, home=tmp_path)

@@ -78,6 +78,7 @@ def test_keys_become_the_settings_of_the_engine(file: Path) -> None:
     assert applied(model, changes).engine == load(file).models["tiny"].engine
 
 
+@pytest.mark.slow
 async def test_every_rung_of_the_halving_asks_what_it_says(file: Path) -> None:
     model = load(file).models["tiny"]
     tried = grid(choices(configured(model, 2), 2, 2))
