@@ -19,6 +19,13 @@ def scripted() -> Iterator[Upstream]:
         yield upstream
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _left_polite(scripted: Upstream) -> Iterator[None]:
+    """The next file's gateway is warmed by a polite engine, whatever this one's was told to say."""
+    yield
+    scripted.script = polite
+
+
 @pytest.fixture
 def upstream(scripted: Upstream) -> Iterator[Upstream]:
     """The engine behind model `m` of `gateway`; it is polite again after each test."""
