@@ -69,7 +69,8 @@ async def pieces(asked: Asked, answer: Forwarded, meter: RequestMeter) -> AsyncG
     while piece := await answer.receive():
         if asked.stream:
             meter.came(1)
-        last = (last + piece)[-TAIL:]
+        if asked.hears:
+            last = (last + piece)[-TAIL:]
         yield piece
     if asked.hears and (seconds := sound_seconds(answer.headers, last)) is not None:
         meter.uses({"sound_seconds": seconds})

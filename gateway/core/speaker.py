@@ -25,8 +25,8 @@ from gateway.wire.sse import Sink
 
 MAX_SOUND = 64 * 1024 * 1024
 """Bytes of the sound of a whole answer."""
-MAX_SAID = 1024
-"""Answers whose texts are remembered."""
+MAX_SAID = 256
+"""Answers to one caller whose texts are remembered."""
 AHEAD = 16
 """Chunks that may wait for a slow client."""
 
@@ -34,9 +34,8 @@ log = logging.getLogger("ctxgate")
 
 
 class Said(NamedTuple):
-    """An answer that was spoken. owner: who may name it. until: by time.time."""
+    """An answer that was spoken. until: by time.time."""
 
-    owner: str
     text: str
     until: int
 
@@ -45,22 +44,31 @@ class Memory:
     """The texts of spoken answers: clients send the id of the sound in place of the text."""
 
     def __init__(self) -> None:
-        self._said: OrderedDict[str, Said] = OrderedDict()
+        self._said: dict[str, OrderedDict[str, Said]] = {}
+        """By whom it was said to, the oldest first: nobody's answers take the place of another's."""
 
     def of(self, caller: Caller) -> dict[str, str]:
         """What was said to the caller, by id."""
-        now = time.time()
-        while self._said and next(iter(self._said.values())).until < now:
-            self._said.popitem(last=False)
-        return {id: said.text for id, said in self._said.items() if said.owner == _owner(caller)}
+        self._forget()
+        return {id: said.text for id, said in self._said.get(_owner(caller), {}).items()}
 
     def keep(self, id: str, text: str, caller: Caller) -> int:
         """Returns when it is forgotten, in seconds since 1970."""
+        self._forget()
         until = int(time.time()) + KEPT_SECONDS
-        self._said[id] = Said(_owner(caller), text, until)
-        while len(self._said) > MAX_SAID:
-            self._said.popitem(last=False)
+        own = self._said.setdefault(_owner(caller), OrderedDict())
+        own[id] = Said(text, until)
+        if len(own) > MAX_SAID:
+            own.popitem(last=False)
         return until
+
+    def _forget(self) -> None:
+        now = time.time()
+        for owner, own in [*self._said.items()]:
+            while own and next(iter(own.values())).until < now:
+                own.popitem(last=False)
+            if not own:
+                del self._said[owner]
 
 
 def _owner(caller: Caller) -> str:
@@ -79,7 +87,8 @@ class Spoken:
         self._id = f"audio_{secrets.token_hex(12)}"
         self._stream = SpokenStream(self._id)
         self._sentences: asyncio.Queue[str | None] = asyncio.Queue()
-        """None at the end of the text."""
+        """None at the end of the text. It holds no more than the answer: the text doesn't wait for the sound, since the
+        engine's place is freed at its end."""
         self._coming: asyncio.Queue[bytes | GatewayError | None] = asyncio.Queue(AHEAD)
         """Chunks for the client; at the end an error or None."""
 

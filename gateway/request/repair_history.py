@@ -14,6 +14,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.wire.body import check_id
 from gateway.wire.chat import decode
 from normalizers.values.coerce import read_container
 
@@ -31,6 +32,8 @@ def repair_history(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     arguments: arguments that were no JSON object. We read them as one if we can; else the original text becomes the
     value of `malformed`. ids: calls without an id or with another call's, and results that we matched to their call by
     its name or place. orphan_results: results without a call, which become a user's message.
+
+    Raises ProviderInvalidRequest for an id that is too long.
     """
     repairs = _Repairs()
     return [repairs.message(message) for message in messages], repairs.counts
@@ -72,7 +75,7 @@ class _Repairs:
         if not isinstance(function, dict):
             return call  # the engine will explain what is wrong
         given = call.get("id")
-        given = given if isinstance(given, str) else ""
+        given = check_id(given, "messages.tool_calls.id") if isinstance(given, str) else ""
         made = given
         if not given or given in self._ids:
             self.counts["ids"] += 1

@@ -70,6 +70,8 @@ _Penalty = Annotated[float, Meta(ge=-2, le=2)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
 
 
+LONGEST_TOOLS = 2_000_000
+"""Bytes of the tools of one request. 58 tools of a coding agent have 100,000."""
 UNLIMITED = b"-1"
 """As `max_tokens` of a request of Ollama's API: no limit, whatever the model's defaults say."""
 
@@ -445,6 +447,8 @@ def _read(body: bytes, *, strict: bool) -> tuple[dict[str, Raw], _Known]:
 
 def _tools_of(given: bytes, fields: dict[str, Raw]) -> bytes | None:
     """`_checked_tools`, which replace those of `fields` where they differ."""
+    if len(given) > LONGEST_TOOLS:
+        raise ProviderInvalidRequest(f"tools: they have over {LONGEST_TOOLS} bytes", param="tools")
     tools = _kept_tools(given) if len(given) <= MAX_KEPT_BYTES else _checked_tools(given)
     if tools is not None and tools != given:
         fields["tools"] = Raw(tools)

@@ -10,8 +10,9 @@ import pytest
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import check_tools
+from gateway.request.repair_history import repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import LONGEST_TOOLS, ChatRequest, decode
 from gateway.wire.messages.request import CreateMessage, chat_fields
 from gateway.wire.ollama.request import Chat
 from gateway.wire.responses.request import LONGEST_ECHO, CreateResponse, messages
@@ -22,7 +23,9 @@ Parse = Callable[[bytes], object]
 
 
 def _chat(body: bytes) -> None:
-    check_tools(ChatRequest.parse(body), "llama.cpp")
+    request = ChatRequest.parse(body)
+    check_tools(request, "llama.cpp")
+    repair_history(decode(request.fields["messages"]))
 
 
 def _response(body: bytes) -> None:
@@ -45,8 +48,22 @@ TOO_LONG: dict[str, tuple[Parse, dict[str, Any], str]] = {
         *(_chat, {"messages": [USER], "tools": [{"type": "function", "name": NAME}]}),
         "tools[0].function.name",
     ),
-    "a type": (_chat, {"messages": [USER], "tools": [_tool(kind=ECHO)]}, "tools[0].function.parameters"),
-    "a type of tools": (_chat, {"messages": [USER], "tools": [{"type": ECHO, "name": "f"}]}, "tools[0].type"),
+    "a type": (_chat, {"messages": [USER], "tools": [_tool(kind=ID)]}, "tools[0].function.parameters"),
+    "a type of tools": (_chat, {"messages": [USER], "tools": [{"type": ID, "name": "f"}]}, "tools[0].type"),
+    "tools": (
+        *(_chat, {"messages": [USER], "tools": [_tool() | {"description": "d" * LONGEST_TOOLS}]}),
+        "tools",
+    ),
+    "a call's id": (
+        _chat,
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "tool_calls": [{"id": ID, "function": {"name": "f", "arguments": "{}"}}]},
+            ]
+        },
+        "messages.tool_calls.id",
+    ),
     "a block's id": (
         _message,
         {

@@ -26,7 +26,7 @@ from tests.ports import free_port
 Json = dict[str, Any]
 
 ANSWER_SECONDS = 0.5
-GROWTH = 20 * 2**20
+GROWTH = 20_000_000
 """Bytes. While a stranger does harm, each answer of /health comes within ANSWER_SECONDS, and the gateway's memory grows
 by less than this."""
 LAG_SECONDS = 0.25

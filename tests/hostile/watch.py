@@ -30,8 +30,6 @@ import psutil
 EVERY_SECONDS = 0.05
 OFTEN_SECONDS = 0.02
 LATE_SECONDS = 0.1
-BUSY_SECONDS = 0.25
-"""A machine is busy that lets its own work wait for so long."""
 GIVE_UP_SECONDS = 30.0
 BEFORE, AFTER = 3, 6
 """Answers that must come before the harm, and after it."""
@@ -138,10 +136,6 @@ class Look:
     ran: float
     status: str
 
-    def own(self) -> float:
-        """Seconds that the gateway itself took, of which a busy machine's clock says little; see `later_than`."""
-        return self.seconds if self.delay < BUSY_SECONDS else min(self.seconds, self.ran)
-
     def later_than(self, limit: float) -> bool:
         """Whether the gateway itself took longer. On a machine that is busy with other things, the time of a clock says
         little: there it counts only as far as the gateway ran; elsewhere, to wait for a lock or a disk is late, too."""
@@ -175,7 +169,7 @@ def watch(port: int, pid: int, reference: int) -> Report:
         after += done.is_set()
         found = look(port, pid, reference)
         statuses[found.status] = None
-        seconds, delay = max(seconds, found.own()), max(delay, found.delay)
+        seconds, delay = max(seconds, found.seconds), max(delay, found.delay)
         answers += 1
         memory.sample()
         if answers == BEFORE:

@@ -26,8 +26,10 @@ from gateway.wire.events import AnswerTooLong, Event, EventWriter, Media
 from gateway.wire.sounds import transcript
 from gateway.wire.sse import EventTooLarge, SSEReader
 
-MAX_JSON = 64 * 1024 * 1024
-"""Bytes of an answer that is read whole: a picture in base64, or a text."""
+MAX_PICTURE = 64 * 1024 * 1024
+"""Bytes of an answer with a picture in base64."""
+MAX_TRANSCRIPT = 8 * 1024 * 1024
+"""Bytes of a transcription that doesn't stream. A day of speech has about 1.5 million."""
 SPEECH_FORMAT = Raw(b'"wav"')
 """What every player takes, for a request that names no format."""
 
@@ -98,10 +100,12 @@ async def _heard(asked: Asked, sent: Forward, writer: EventWriter) -> Events:
     """A server that doesn't stream answers with one JSON object."""
     async with forwarded(asked, sent) as (answer, meter):
         streams = b"event-stream" in answer.headers.get(b"content-type", b"")
-        reader, body, ended = SSEReader(), b"", not streams
+        reader, body, ended = SSEReader(), bytearray(), not streams
         async for piece in pieces(asked, answer, meter):
             if not streams:
-                body = _longer(body, piece)
+                body += piece
+                if len(body) > MAX_TRANSCRIPT:
+                    raise ProviderInvalidResponse(f"a transcription of more than {MAX_TRANSCRIPT} bytes")
                 continue
             try:
                 for event in reader.feed(piece):
@@ -115,7 +119,7 @@ async def _heard(asked: Asked, sent: Forward, writer: EventWriter) -> Events:
         if not ended:
             raise ProviderUnavailable("the engine's stream ended before the answer did", status=502)
         if not streams:
-            _write(writer, transcript(body))
+            _write(writer, transcript(bytes(body)))
     yield writer.finish()
 
 
@@ -135,7 +139,7 @@ async def _spoken(asked: Asked, sent: Forward, run: str) -> Events:
 
 
 async def _drawn(asked: Asked, sent: Forward, run: str) -> Events:
-    body = await whole(asked, sent, MAX_JSON)
+    body = await whole(asked, sent, MAX_PICTURE)
     yield [Media(run=run, content_type="image/png", data=await aside(len(body), _picture, body))]
 
 
@@ -145,12 +149,6 @@ def _picture(body: bytes) -> bytes:
         return b64decode(found["data"][0]["b64_json"], validate=True)
     except (ValueError, KeyError, IndexError, TypeError, RecursionError, binascii.Error) as error:
         raise ProviderInvalidResponse(f"the engine's answer has no picture: {error}") from error
-
-
-def _longer(body: bytes, piece: bytes) -> bytes:
-    if len(body) + len(piece) > MAX_JSON:
-        raise ProviderInvalidResponse(f"the engine's answer exceeds {MAX_JSON} bytes")
-    return body + piece
 
 
 def _kind(answer: Forwarded) -> str:
