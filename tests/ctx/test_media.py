@@ -6,8 +6,7 @@ import base64
 import json
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.media.conftest import tiny_whisper as tiny_whisper  # a fixture
 from tests.media.conftest import voice as voice  # a fixture
 from tests.media.test_sound import SENTENCE, words
 from tests.patience import PATIENCE
+from tests.threaded import threaded
 
 SOUND = bytes(range(256)) * 1000
 PICTURE = b"\x89PNG\r\n"
@@ -87,22 +87,10 @@ class Engine(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def engine() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Engine) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join(PATIENCE)
-
-
 @pytest.fixture(scope="module")
 def made(module_short: Path) -> Iterator[Tree]:
-    with engine() as url:
-        server = {"runtime": "openai", "base_url": url}
+    with threaded(Engine) as port:
+        server = {"runtime": "openai", "base_url": f"http://127.0.0.1:{port}"}
         roles = {"ears": "transcription", "joe": "speech", "brush": "image"}
         models = {name: {**server, "role": role} for name, role in roles.items()}
         objects = {name: {"object": f"acme/{name}"} for name in roles}

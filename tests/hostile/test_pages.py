@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,7 @@ from tests.hostile import grown
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Upstream, configuration, started, warm
 from tests.hostile.test_rooms import once, results, room, turn
-from tests.patience import PATIENCE
+from tests.threaded import threaded
 
 SIZE = 2_000_000
 
@@ -56,22 +53,10 @@ class Served(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def served() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Served) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join(PATIENCE)
-
-
 def test_pages(
     upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed, subtests: pytest.Subtests
 ) -> None:
-    with served() as port:
+    with threaded(Served) as port:
         config = configuration(upstream, tmp_path, test_model)
         config["rooms"] = {"tools": {"allow_hosts": [f"127.0.0.1:{port}"]}}
         with started(tmp_path, config) as gateway:

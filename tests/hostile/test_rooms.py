@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway, Upstream, configuration, polite, started, warm
 from tests.patience import PATIENCE
 from tests.rooms.running import calls, speaks
+from tests.threaded import threaded
 
 Json = dict[str, Any]
 
@@ -140,15 +141,11 @@ class Posts(BaseHTTPRequestHandler):
 
 @contextmanager
 def posts() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Posts) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with threaded(Posts) as port:
         try:
-            yield server.server_port
+            yield port
         finally:
             Posts.may.set()
-            server.shutdown()
-            thread.join(PATIENCE)
 
 
 def test_a_post_under_way_is_not_sent_again_after_a_kill(

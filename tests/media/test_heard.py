@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import base64
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gateway.app import build
-from gateway.config import Config, Model, Server
-from gateway.features.media.settings import Media
+from gateway.config import Model
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Json, Script, answers, completion
-from tests.gateway.running import FAST, NO_COMMENTS
+from tests.media.running import in_front_of
 from tests.media.test_endpoints import form_of
-from tests.provider.server import serve
 
 SOUND = base64.b64encode(b"RIFFsound").decode()
 PART: Json = {"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}
@@ -32,15 +27,7 @@ async def asked(ears: Script, content: Any) -> tuple[Answer, Double, Double]:
             Model(name="m", runtime="openai", base_url=urls[1], transcribe_with="ears"),
             Model(name="ears", runtime="openai", base_url=urls[0], role="transcription", model_name="whisper-1"),
         )
-        config = Config(
-            source=Path(__file__),
-            active_model="m",
-            models={model.name: model for model in models},
-            server=Server(**NO_COMMENTS),
-            sections={"media": Media()},
-        )
-        with ExitStack() as stack:
-            url = stack.enter_context(serve(build(config), lifespan="on", http=FAST))
+        with in_front_of(*models) as url:
             async with await Client.connect(int(url.rpartition(":")[2])) as client:
                 body = {"messages": [{"role": "user", "content": content}]}
                 return await client.ask(body), hears, chats

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import psutil
@@ -14,7 +12,7 @@ import pytest
 
 from tests.hostile.running import Gateway, started
 from tests.media.test_endpoints import part, post
-from tests.patience import PATIENCE
+from tests.threaded import threaded
 
 CLIENTS, SIZE, PER_SECOND = 10, 200_000_000, 1_000_000
 PIECE = 100_000
@@ -41,18 +39,6 @@ class Engine(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def engine() -> Iterator[int]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Engine) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join(PATIENCE)
-
-
 def upload(gateway: Gateway, answers: list[bytes], size: int = SIZE) -> None:
     head = part("model", b"m") + b'--x\r\nContent-Disposition: form-data; name="file"; filename="a.wav"\r\n\r\n'
     end = b"\r\n--x--\r\n"
@@ -69,7 +55,7 @@ def upload(gateway: Gateway, answers: list[bytes], size: int = SIZE) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_ten_uploads_of_200_megabytes(tmp_path: Path) -> None:
-    with engine() as port:
+    with threaded(Engine) as port:
         model = {"runtime": "openai", "base_url": f"http://127.0.0.1:{port}", "role": ["chat", "transcription"]}
         config = {"active_model": "m", "models": {"m": model}, "media": {"max_uploads_bytes": 3_000_000_000}}
         with started(tmp_path, config) as gateway:

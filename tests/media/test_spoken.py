@@ -5,9 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import openai
@@ -17,14 +16,13 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
-from gateway.app import build
-from gateway.config import Config, Model, Server
-from gateway.features.media.settings import Media
+from gateway.config import Model
+from gateway.core.speaker import MAX_SAID, Memory
+from gateway.wire.chat import Caller
 from gateway.wire.spoken import MAX_SENTENCE, Sentences
 from tests.gateway.double import Double, Exchange, Json, Script, answers, chunk, completion, streams
-from tests.gateway.running import FAST, NO_COMMENTS
+from tests.media.running import in_front_of
 from tests.patience import PATIENCE
-from tests.provider.server import serve
 
 TEXT = "A library is a house of books. It opens early in the morning."
 ASKED: Json = {"model": "m", "messages": [{"role": "user", "content": "What is a library?"}]}
@@ -47,15 +45,7 @@ async def asking(
             Model(name="m", runtime="openai", base_url=urls[0], **({"speak_with": "joe"} | model)),
             Model(name="joe", runtime="openai", base_url=urls[1], role="speech", model_name="tts-1"),
         )
-        config = Config(
-            source=Path(__file__),
-            active_model="m",
-            models={model.name: model for model in models},
-            server=Server(**NO_COMMENTS),
-            sections={"media": Media()},
-        )
-        with ExitStack() as stack:
-            url = stack.enter_context(serve(build(config), lifespan="on", http=FAST))
+        with in_front_of(*models) as url:
             async with AsyncOpenAI(base_url=f"{url}/v1", api_key="-", max_retries=0, timeout=PATIENCE) as client:
                 yield client, chats, speaks
 
@@ -227,3 +217,13 @@ def test_a_text_without_an_end_is_cut() -> None:
     assert max(map(len, found)) <= MAX_SENTENCE
     assert all(part.endswith(" ") for part in found)
     assert max(map(len, Sentences().feed("a" * 5000))) == MAX_SENTENCE
+
+
+def test_nobody_s_answers_take_the_place_of_another_s() -> None:
+    memory, ann, bob = Memory(), Caller("k1"), Caller("k2")
+    memory.keep("first", "Hello.", ann)
+    for number in range(MAX_SAID + 1):
+        memory.keep(f"b{number}", "Ho.", bob)
+    assert memory.of(ann) == {"first": "Hello."}
+    assert [*memory.of(bob)] == [f"b{number}" for number in range(1, MAX_SAID + 1)]
+    assert memory.of(Caller("k3")) == {}
