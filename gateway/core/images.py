@@ -53,12 +53,12 @@ class Images:
 
     async def refused(
         self, request: ChatRequest, refusal: ProviderUnsupportedContentBlock, server: Server
-    ) -> ChatRequest:
-        """The same for a request that the engine refused. Raises `refusal` unless its images are the reason."""
+    ) -> ChatRequest | None:
+        """The same for a request that the engine refused; None unless its images are the reason."""
         if self._refuses or not urls(decode(request.fields["messages"])):
-            raise refusal
+            return None
         if not isinstance(refusal, ImagesUnsupported) and (await (await server.backend()).about()).sees is not False:
-            raise refusal
+            return None
         return await self._replaced(request)
 
     def counted(self, request: ChatRequest) -> ChatRequest:

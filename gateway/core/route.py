@@ -90,7 +90,9 @@ class Route:
                 replayed = True
                 asked = await self.ask(request)
             except ProviderUnsupportedContentBlock as error:
-                request = await self.images.refused(request, error, self.server)
+                if (fitted := await self.images.refused(request, error, self.server)) is None:
+                    raise
+                request = fitted
                 asked = await self.ask(request)
         except BaseException as error:
             self.requests.release(received)

@@ -110,6 +110,8 @@ class Sender:
         try:
             return await backend.count_tokens(await aside(*asked))
         except ProviderInvalidRequest as error:
+            if error.code != REFUSED:
+                raise
             return (await _conform(await aside(*asked), error, backend.count_tokens))[0]
 
     def told(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
@@ -157,6 +159,8 @@ class Sender:
         try:
             reply = await _open(backend, request, prepared.raw, prepared.fields)
         except ProviderInvalidRequest as error:
+            if error.code != REFUSED:
+                raise
             prepared = await aside(request.size, prepare, *given)
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
@@ -214,8 +218,6 @@ async def _conform(
     fields: what was to be sent. Returns what `send` does, the fields that it got, and the changes by kind. Raises the
     last refusal, any other error at once.
     """
-    if refusal.code != REFUSED:
-        raise refusal
     size = memoryview(fields["messages"]).nbytes
     forms = conforming(await aside(size, decode, fields["messages"]))
     while (form := await aside(size, next, forms, None)) is not None:
@@ -227,7 +229,10 @@ async def _conform(
             if error.code != REFUSED:
                 raise
             refusal = error
-    raise refusal
+    try:
+        raise refusal
+    finally:
+        del refusal  # else it and this frame hold each other, and the conversation, until a collection
 
 
 async def _compiles(schemas: Threads, check: Check, *, trusted: bool) -> bool:

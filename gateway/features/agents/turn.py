@@ -295,7 +295,9 @@ class Turn:
             if error.code == "context_length_exceeded" and self._window is not None and self._window.exceeded(error):
                 used.model_calls -= 1  # the model has read nothing
                 return "again"
-            return await self._wait(number, error)
+            if not await self._wait(number, error):
+                raise
+            return "again"
         self._failures = 0
         # If the server counts no tokens, each delta counts as one.
         count = response.usage.completion_tokens
@@ -325,17 +327,17 @@ class Turn:
             raise _Reached("tool_calls") from None
         return "invalid"
 
-    async def _wait(self, number: int, error: GatewayError) -> str:
-        """Waits until the model may be asked again. Raises the error if that won't help."""
+    async def _wait(self, number: int, error: GatewayError) -> bool:
+        """Waits until the model may be asked again. False: that won't help."""
         failures = self._failures
         spent = self.used.model_calls >= self._bounds.model_calls
         if spent or failures >= self._retry.max_attempts - 1 or self._retry.reason(error) is None:
-            raise error
+            return False
         self._failures += 1
         seconds = max(error.retry_after or 0.0, self._retry.backoff(failures))
         await self._record(ModelFailed(number, error, seconds))
         await self._retry.sleep(seconds)
-        return "again"
+        return True
 
     async def _answer_calls(self, conversation: list[Message]) -> None:
         """Runs the calls of the last assistant message that have no result yet, in order."""
