@@ -430,7 +430,7 @@ def read_bodies(source: str) -> Iterator[str]:
 
 
 def test_what_decodes_a_body_runs_beside_the_event_loop() -> None:
-    """By `request.translated`: an endpoint whose fields are all short gets 30 MB, too."""
+    """By `request.translated`, unless `request.short_body` bounds it: an endpoint of short fields gets 30 MB, too."""
     assert [*read_bodies("read(x, await request.body() or b'{}')\nf(await request.body())")] == ["read", "f"]
     found = {call for path in (ROOT / "gateway").rglob("*.py") for call in read_bodies(path.read_text())}
     assert found == {"len", "asyncio.to_thread"}

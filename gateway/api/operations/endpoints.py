@@ -19,7 +19,7 @@ from gateway.core.replay import replayed
 from gateway.engines.logfile import last_lines, log_path
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.observe.request_log import key_of
-from gateway.server.asgi import ASGIApp, too_large
+from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import encode
 
@@ -47,9 +47,7 @@ async def plan(request: Request) -> ASGIApp:
     reloader = _reloader(request)
     text: str | None = None
     if request.method == "POST":
-        body = await request.body()
-        if len(body) > MAX_FILE:
-            raise too_large(MAX_FILE, "the limit of a configuration")
+        body = await request.short_body(MAX_FILE, "the limit of a configuration")
         try:
             text = body.decode()
         except UnicodeDecodeError:

@@ -30,7 +30,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import facts, fit, hub
 from gateway.features.models.inventory.source import Hub, InOllama, parse
 from gateway.features.models.jobs import Job, Jobs
-from gateway.server.asgi import ASGIApp, too_large
+from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.services import Services
 from gateway.wire import body
@@ -78,10 +78,7 @@ _format = msgspec.json.Decoder(_Format)
 
 async def _asked(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
     """Raises ProviderInvalidRequest."""
-    data = await request.body()
-    if len(data) > MOST_BYTES:
-        raise too_large(MOST_BYTES, "the limit of requests that manage models")
-    return body.read(decoder, data)
+    return body.read(decoder, await request.short_body(MOST_BYTES, "the limit of requests that manage models"))
 
 
 async def jobs(request: Request) -> ASGIApp:

@@ -14,7 +14,6 @@ from gateway.features.agents.tools.base import ToolError
 from gateway.features.rooms.endpoints import enveloped
 from gateway.features.rooms.schemas import Defined
 from gateway.features.rooms.service import Rooms
-from gateway.server.asgi import too_large
 from gateway.server.http import Handler, Request
 from gateway.wire import body as wire
 
@@ -49,11 +48,8 @@ def _verb(work: Verb) -> Handler:
 async def _body(request: Request) -> bytes:
     """Raises ProviderInvalidRequest (413) if it is longer than anything that is accepted, before it is decoded: an
     array of empty arrays takes twenty times its length in memory."""
-    body = await request.body()
     most = max(MOST_BYTES, 4 * request.gateway.config.section(Settings).tools.record_max_bytes)
-    if len(body) > most:
-        raise too_large(most, "the limit of schemas, records and queries")
-    return body or b"{}"
+    return await request.short_body(most, "the limit of schemas, records and queries") or b"{}"
 
 
 async def _object(request: Request) -> dict[str, Any]:
