@@ -27,6 +27,7 @@ from gateway.core.reload import Load, Reloader
 from gateway.feature import imported, installed, lacking, offered
 from gateway.observe import logs
 from gateway.observe.vitals import Workers
+from gateway.server.bodies import return_large_blocks
 from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
 from gateway.services import Services
 from normalizers import FormatSpec, registry
@@ -121,6 +122,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket], certificate:
     A second one ends the process at once; END_SECONDS after the first it ends anyway, whatever hangs (`EndGuard`).
     SIGHUP reloads, the certificate too.
     """
+    return_large_blocks()
     app, services = _wired(config, load)
     settings = uvicorn.Config(
         app,

@@ -12,6 +12,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gateway.errors import ProviderInvalidRequest
+
 OPTIONS = frozenset(
     (
         *("response_format", "stream_options", "chat_template_kwargs", "tools", "tool_choice", "functions"),
@@ -30,6 +32,9 @@ CONTENT = "content"
 DATA = frozenset(("parameters", "schema", "input_schema", "arguments", "input", "output", "metadata"))
 """Keys below them whose values aren't fields: schemas, where null is a value, and what was said or called."""
 
+MOST_FIELDS = 1000
+"""Of a request. No API has a tenth of it; each takes about 100 bytes for as long as the request lives."""
+
 MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools aren't cached, so that the cache stays small."""
 
@@ -44,8 +49,13 @@ _decode, _encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 
 
 def read_fields(body: bytes) -> tuple[dict[str, Raw], bytes]:
-    """The fields of a request that aren't null, and a body without those. Raises msgspec.DecodeError."""
+    """The fields of a request that aren't null, and a body without those.
+
+    Raises msgspec.DecodeError, and ProviderInvalidRequest for more fields than MOST_FIELDS.
+    """
     fields = _decode_fields(body)
+    if len(fields) > MOST_FIELDS:
+        raise ProviderInvalidRequest(f"a request has at most {MOST_FIELDS} fields; this one has {len(fields)}")
     # `in` takes bytes for a number first: an exception each time.
     return fields, _encode(fields) if body.find(b"null") >= 0 and _drop_nulls(fields) else body
 

@@ -17,7 +17,7 @@ STEP = 64 * 1024
 """Bytes to look at before other threads may run."""
 
 _WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]").search
-MOST_WIDE = 6 * 1024 * 1024
+MOST_WIDE = 4 * 1024 * 1024
 """Bytes of texts with a character beyond U+FFFF, such as an emoji: Python needs four bytes for each of their
 characters. Above any context window."""
 

@@ -153,7 +153,7 @@ def test_an_answer_of_many_pieces_that_is_checked(reading: Gateway, upstream: Up
 def test_recordings_of_many_tools_are_bounded(
     scripted: Upstream, upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
 ) -> None:
-    tools = [{**tool("f"), "x": "y" * 2_000_000}]
+    tools = [{**tool("f"), "x": "y" * 1_900_000}]
     config = {**configuration(scripted, tmp_path, test_model), "log": {"bodies": True}}
     with started(tmp_path, config) as gateway:
         warm(gateway)
