@@ -7,47 +7,63 @@ pattern, never refuse a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from normalizers.values.coerce import accepts, json_type, resolve, type_name
 
 _MAX_DEPTH = 32
 _MAX_READ = 10_000
-"""Schemas read for one value. References can make each of them count many times."""
+"""Schemas read for one value and its parts."""
 
 Schema = Mapping[str, Any]
 
 
 def fits(value: object, schema: Schema) -> bool:
     """False only if the schema certainly refuses the value."""
-    return _fits(value, schema, schema, 0, count())
+    return _Reading(schema).fits(value, schema, 0)
 
 
-def _fits(value: object, schema: object, root: Schema, depth: int, read: Iterator[int]) -> bool:
-    if schema is False:
-        return False
-    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH or next(read) >= _MAX_READ:
-        return True
+class _Reading:
+    """The check of one value: each schema is read once for each part of the value, however many references lead there.
 
-    def inner(value: object, schema: object) -> bool:
-        return _fits(value, schema, root, depth + 1, read)
+    A schema that leads back to itself asks for nothing more there.
+    """
 
-    if (target := resolve(schema, root)) is not None and not inner(value, target):
-        return False
-    return (
-        _has_type(value, schema.get("type"))
-        and _is_listed(value, schema)
-        and all(inner(value, branch) for branch in _list(schema, "allOf"))
-        and all(
-            any(inner(value, branch) for branch in _list(schema, keyword))
-            for keyword in ("anyOf", "oneOf")
-            if _list(schema, keyword)
+    def __init__(self, root: Schema) -> None:
+        self._root = root
+        self._read: dict[tuple[int, int], bool] = {}
+
+    def fits(self, value: object, schema: object, depth: int) -> bool:
+        if schema is False:
+            return False
+        if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
+            return True
+        place = id(value), id(schema)
+        found = self._read.get(place, len(self._read) >= _MAX_READ or None)
+        if found is None:
+            self._read[place] = True
+            found = self._read[place] = self._look(value, schema, depth + 1)
+        return found
+
+    def _look(self, value: object, schema: Schema, depth: int) -> bool:
+        def inner(value: object, schema: object) -> bool:
+            return self.fits(value, schema, depth)
+
+        if (target := resolve(schema, self._root)) is not None and not inner(value, target):
+            return False
+        return (
+            _has_type(value, schema.get("type"))
+            and _is_listed(value, schema)
+            and all(inner(value, branch) for branch in _list(schema, "allOf"))
+            and all(
+                any(inner(value, branch) for branch in _list(schema, keyword))
+                for keyword in ("anyOf", "oneOf")
+                if _list(schema, keyword)
+            )
+            and _in_bounds(value, schema)
+            and _members_fit(value, schema, inner)
         )
-        and _in_bounds(value, schema)
-        and _members_fit(value, schema, inner)
-    )
 
 
 def _list(schema: Schema, keyword: str) -> Sequence[object]:
