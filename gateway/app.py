@@ -117,10 +117,8 @@ async def _reloading(gateway: Gateway, reloader: Reloader) -> AsyncIterator[None
 def serve(config: Config, load: Load, sockets: list[socket.socket], certificate: Certificate | None = None) -> None:
     """Serves on listening sockets until SIGINT or SIGTERM, then gives answers in flight GRACE_SECONDS to end.
 
-    certificate: serves https; None: plain HTTP.
-
-    A second one ends the process at once; END_SECONDS after the first it ends anyway, whatever hangs (`EndGuard`).
-    SIGHUP reloads, the certificate too.
+    A second signal ends the process at once; END_SECONDS after the first it ends anyway, whatever hangs (`EndGuard`).
+    SIGHUP reloads, the certificate too. certificate: serves https; None: plain HTTP.
     """
     return_large_blocks()
     app, services = _wired(config, load)

@@ -44,12 +44,12 @@ log = logging.getLogger("ctxgate")
 class Routes(NamedTuple):
     """Paths and the handlers of their methods.
 
-    paths: brackets enclose what a path may leave out; a handler is a `gateway.server.http.Handler`.
-    prefixes: below them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes,
-    the paths belong to those of the longest prefix that others gave.
-    errors: a function, GatewayError → JSON value. limits: a function of `gateway.wire.limits`, which writes what is
-    left of a key's limits. finishes: the handlers run to their end even if their clients leave. uploads: the handlers
-    read the bodies themselves, piece by piece.
+    paths: brackets enclose what a path may leave out; a handler is a `gateway.server.http.Handler`. prefixes: below
+    them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes, a path is
+    answered as the longest prefix of another `Routes` says that it begins with: OpenAI's for /v1/. errors: below the
+    prefixes: a function, GatewayError → JSON value. limits: the same: a function of `gateway.wire.limits`, which writes
+    what is left of a key's limits. finishes: the handlers run to their end even if their clients leave. uploads: the
+    handlers read the bodies themselves, piece by piece.
     """
 
     paths: Mapping[str, Mapping[str, str]]
@@ -88,9 +88,10 @@ class Feature(NamedTuple):
     the sections. It reports as problems of the document what a section can't say together with the rest of the file.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
     prunes: see `gateway.store.retention.Prune`.
-    migrations: a package with revisions of alembic, a branch of their own.
+    migrations: the dotted name of a folder with revisions of alembic, a branch of their own; see
+    `gateway.store.migrate`.
     openapi: a module with `PATHS`, path → OpenAPI path item, and where needed `schemas()`, name → JSON Schema, and
-    `ABOUT`, a tag of its operations → sentence.
+    `ABOUT`, a tag of its operations → sentence for /llms.txt. It adds schemas, and can't extend those of others.
     offers: what other parts ask for by name, see `offered`.
     extra: what the sections need.
     """

@@ -51,7 +51,8 @@ class Target(Protocol):
 
 
 class Response:
-    """One answer. `Upstream.request` returns it with `status` and `headers` (lower-case names); the body follows."""
+    """One HTTP response. `Upstream.request` returns it with `status` and `headers` (lower-case names); the body
+    follows."""
 
     __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "offer", "status")
 
@@ -74,8 +75,8 @@ class Response:
     async def receive(self) -> bytes:
         """Returns the bytes that arrived since the last call, at least one; b"" after the end of the body.
 
-        Raises ProviderUnavailable if the engine closes the connection chunks, ProviderInvalidResponse if it violates
-        HTTP. Returns the bytes that arrived before the failure first.
+        Raises ProviderUnavailable if the engine closes the connection or goes silent, ProviderInvalidResponse if it
+        violates HTTP. Returns the bytes that arrived before the failure first.
         """
         while not self._parts:
             if self._error is not None:

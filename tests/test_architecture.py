@@ -140,6 +140,6 @@ def test_a_chat_takes_the_path_of_the_page() -> None:
 
 
 def test_the_path_is_short() -> None:
-    """At most twelve files, none entered twice."""
+    """At most twelve steps, each in a file of its own."""
     files = [path for _, path, _, _ in STEPS]
     assert len(files) == len(set(files)) <= 12

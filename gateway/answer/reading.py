@@ -1,4 +1,4 @@
-"""By what the pieces of an answer are read: made once for each answer, from its request and the model's format."""
+"""What reads the pieces of an answer: made once for each answer, from its request and the model's format."""
 
 from __future__ import annotations
 

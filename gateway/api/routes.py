@@ -8,7 +8,7 @@ from functools import cache
 from gateway.feature import Routes, installed
 from gateway.wire.chat import ApiName
 
-# Answered by gateway.api.entry itself, without Starlette.
+# Answered by gateway.api.dispatch or the fast protocol, without Starlette; here for whoever asks what paths there are.
 DIRECT: Mapping[str, Mapping[str, str]] = {
     "[/v1]/chat/completions": {"POST": "gateway.api.chat:chat_asgi"},
     "[/v1]/": {"GET": "gateway.api.health:answer"},

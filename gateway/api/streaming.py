@@ -143,7 +143,7 @@ def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> S
 
 
 class _Chat:
-    """The source of a chat's answer. Of the hot path: a generator as a context would cost six times as much."""
+    """The source of a chat's answer. A class, for the hot path: `asynccontextmanager` would cost six times as much."""
 
     __slots__ = ("_asked", "_run")
     _run: Run

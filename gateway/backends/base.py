@@ -51,9 +51,9 @@ class Address(Struct, frozen=True):
         return cls(url.hostname or "", url.port or (443 if tls else 80), None, tls, url.path.rstrip("/"))
 
     def __str__(self) -> str:
+        """For people: without the prefix, which may hold a key."""
         if self.uds is not None:
             return f"unix:{self.uds}"
-        """For people: without the prefix, which may hold a key."""
         return f"{'https' if self.tls else 'http'}://{bracketed(self.host)}:{self.port}"
 
 

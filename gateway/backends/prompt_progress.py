@@ -39,7 +39,7 @@ class PromptProgress:
 
     @classmethod
     def requested(cls, request: ChatRequest, fields: dict[str, Raw]) -> PromptProgress | None:
-        """Asks llama.cpp to stream its progress, and has the request tell it.
+        """Asks llama.cpp to stream its progress, and makes it the request's own (`Serving.tell`).
 
         Returns None if the request is short, isn't streamed, or already asks for the progress itself.
         """

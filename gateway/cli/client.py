@@ -72,7 +72,7 @@ def headers(server: Server) -> dict[str, str]:
 
 
 class RunningGateway:
-    """A client of the gateway's operations (`/-/...`). Use it as a context manager."""
+    """A client of the running gateway, for any of its paths. Use it as a context manager."""
 
     def __init__(self, config: Path | None, url: str | None, port: int | None = None, *, find: bool = False) -> None:
         """find: if none answers at the configured address, take one that this user runs at another."""

@@ -8,7 +8,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from gateway.core.run import Asker, Run
-from gateway.core.sender import Asked
+from gateway.core.sender import Accepted
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.observe.request_log import outcome_of
 from gateway.request.checks import ATTEMPTS, AnswerBuffer, Check, ends
@@ -26,8 +26,8 @@ class CheckedRun(Run):
 
     __slots__ = ("_attempt", "_given", "_original", "_seen", "_tail")
 
-    def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
-        super().__init__(route, request, asked, began, replayed)
+    def __init__(self, route: Asker, request: ChatRequest, accepted: Accepted, began: float, replayed: bool) -> None:
+        super().__init__(route, request, accepted, began, replayed)
         self._attempt = 1
         self._given = False
         self._original = request
@@ -61,7 +61,7 @@ class CheckedRun(Run):
             await self._ask_again(enforced.check, *judged)
 
     async def payloads(self) -> list[bytes]:
-        if self._first:
+        if self._read_ahead:
             return await super().payloads()
         while not self._given:
             buffer = AnswerBuffer()

@@ -177,7 +177,8 @@ class Gateway:
             engine.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
-        """Opens an answer. Awaiting it raises a GatewayError if no engine accepts the request."""
+        """Opens an answer. Raises a GatewayError for a model or tier that the caller may not use; awaiting it, if no
+        engine accepts the request."""
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 class InFlight:
     """runs: answers in progress. waiting: chats that wait for their engine, and since when, by time.monotonic. opening:
-    requests that no engine has accepted yet, those included, and since when; each is a ChatRequest or a key of its own.
+    requests that no engine has accepted yet, the `waiting` ones included, and since when; each is a ChatRequest or a
+    key of its own.
     """
 
     def __init__(self) -> None:
@@ -44,7 +45,7 @@ class InFlight:
         ]
 
     def on_end(self, watcher: Callable[[], None]) -> None:
-        """Calls `watcher` after each request that ends. It must not wait or raise."""
+        """Calls `watcher` at least once after each request that ends. It must not wait or raise."""
         self._watchers.append(watcher)
 
     def hold(self, request: object, since: float) -> None:

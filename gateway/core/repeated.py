@@ -8,7 +8,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.core.run import Asker, Run
-from gateway.core.sender import Asked
+from gateway.core.sender import Accepted
 from gateway.request.repeats import Call, answered, calls_in
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.sse import Sink
@@ -23,8 +23,8 @@ class RepeatedRun(Run):
 
     __slots__ = ("_answered", "_judged")
 
-    def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
-        super().__init__(route, request, asked, began, replayed)
+    def __init__(self, route: Asker, request: ChatRequest, accepted: Accepted, began: float, replayed: bool) -> None:
+        super().__init__(route, request, accepted, began, replayed)
         self._answered = answered(request)
         self._judged = False
 

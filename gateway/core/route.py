@@ -22,7 +22,7 @@ from gateway.core.passthrough import Passthrough, RequestMeter
 from gateway.core.permission import check, tier_of
 from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Run
-from gateway.core.sender import Asked, Sender
+from gateway.core.sender import Accepted, Sender
 from gateway.errors import ProviderUnsupportedContentBlock
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.repair_history import NOTHING
@@ -72,7 +72,7 @@ class Route:
     # A chat, stage by stage
 
     async def open(self, request: ChatRequest) -> Run:
-        """Sends the request; returns once the engine has accepted it. Logs requests that fail before.
+        """Sends the request; returns once the engine has accepted it. Logs a request that fails before that.
 
         If an engine of ours has died, or dies before it answers, restarts it and sends the request once more.
         """
@@ -83,26 +83,26 @@ class Route:
             if self.images.text_only:
                 request = await self.images.fitted(request)
             try:
-                asked = await self.ask(request)
+                accepted = await self.ask(request)
             except EngineGone:
                 if self.engine is None:
                     raise
                 replayed = True
-                asked = await self.ask(request)
+                accepted = await self.ask(request)
             except ProviderUnsupportedContentBlock as error:
                 if (fitted := await self.images.refused(request, error, self.server)) is None:
                     raise
                 request = fitted
-                asked = await self.ask(request)
+                accepted = await self.ask(request)
         except BaseException as error:
             self.requests.release(received)
             self._failed(received, began, error)
             raise
-        enforced = asked[-1]
+        _, _, _, enforced = accepted
         kind = Run if enforced is None or enforced.check is None else CheckedRun
         if self.sender.no_repeats and request.past_calls and kind is Run:
             kind = RepeatedRun
-        run = kind(self, request, asked, began, replayed)
+        run = kind(self, request, accepted, began, replayed)
         self.requests.accepted(received, run)
         return run
 
@@ -114,13 +114,13 @@ class Route:
             request.serving.tell()
             return await self.open(request)
 
-    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
+    def ask(self, request: ChatRequest) -> Awaitable[Accepted]:
         """Sends the request once. If an engine accepts it, it has a place there until `Engine.leave`."""
         if self.engine is None:
             return self._send(request, self.server.external)
         return self._take_place(request, self.engine)
 
-    async def _take_place(self, request: ChatRequest, engine: Engine) -> Asked:
+    async def _take_place(self, request: ChatRequest, engine: Engine) -> Accepted:
         if (backend := engine.backend) is not None and request.serving.tier != "flex":
             engine.enter(rank_of(request.serving.tier))
         else:
@@ -141,25 +141,26 @@ class Route:
             engine.leave(rank_of(request.serving.tier))
             raise
 
-    async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Asked:
+    async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Accepted:
         """Like `_take_place`, for a flex request, whose answer may be put aside."""
         from gateway.engines.seat import EngineSeat
 
         try:
             if (flexible := backend.flexible()) is None:
-                asked = await self._send(request, backend)
+                accepted = await self._send(request, backend)
             else:
-                asked = await self._send(replace(request, plain=False), flexible)  # it needs terms of its own
+                # Not plain: it needs terms that say how to ask for the raw text.
+                accepted = await self._send(replace(request, plain=False), flexible)
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
             engine.leave(rank_of(request.serving.tier))
             raise
-        if (reply := asked[0].flexible) is not None:
+        if (reply := accepted[0].flexible) is not None:
             engine.hosts(reply, EngineSeat(engine, request, waited))
-        return asked
+        return accepted
 
-    async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
+    async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         """backend: None for that of an external server without requests so far."""
         return await self.sender.send(request, backend or await self.server.backend())
 
@@ -183,12 +184,15 @@ class Route:
         recording = None
         if request.recorded or self._request_log.bodies:
             recording = self._request_log.keep(recorded(request.fields, self.sender.capability.reader.name))
-        times = began, monotonic(), 0.0
-        asked = self.model.name, request.stream, outcome_of(error)
-        self._book((*asked, *times, NOTHING, 0, None, recording, request.api, request.caller))
+        # fmt: off
+        self._book((
+            self.model.name, request.stream, outcome_of(error), began, monotonic(), 0.0,
+            NOTHING, 0, None, recording, request.api, request.caller,
+        ))
+        # fmt: on
 
     def ended(self, run: Run) -> None:
-        """Logs a closed run."""
+        """Books a closed run: with the saved prompts, on its key's limits, as a row of the request log."""
         self.requests.runs.discard(run)
         answer = run.answer
         # An answer whose normaliser saw nothing has no repairs.

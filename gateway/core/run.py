@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from gateway.answer.errors import EngineError
 from gateway.config import Model
 from gateway.core.aside import LARGE, aside
-from gateway.core.sender import Asked, Sender
+from gateway.core.sender import Accepted, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.observe.request_log import LEFT, OK, Outcome, outcome_of
@@ -31,7 +31,7 @@ class Asker(Protocol):
     schemas: Threads
     sender: Sender
 
-    def ask(self, request: ChatRequest) -> Awaitable[Asked]:
+    def ask(self, request: ChatRequest) -> Awaitable[Accepted]:
         """Sends the request once more."""
         ...
 
@@ -41,7 +41,9 @@ class Asker(Protocol):
 
 
 class Run:
-    """One answer in progress. Read it with `whole` or `payloads`, as the request asked, then `close` it.
+    """A request that an engine has accepted, until its end: `reply` is what the engine sends, `answer` cleans it.
+
+    Read it with `whole` or `payloads`, as the request asked, then `close` it.
 
     began, first, outcome: see `gateway.observe.request_log.Ended`. replayed: the request was sent twice already.
     """
@@ -51,9 +53,9 @@ class Run:
         "_closed",
         "_ended",
         "_failed",
-        "_first",
         "_handed_out",
         "_in_flight",
+        "_read_ahead",
         "_replays",
         "_request",
         "_route",
@@ -70,7 +72,7 @@ class Run:
         "stream",
     )
 
-    def __init__(self, route: Asker, request: ChatRequest, asked: Asked, began: float, replayed: bool) -> None:
+    def __init__(self, route: Asker, request: ChatRequest, accepted: Accepted, began: float, replayed: bool) -> None:
         self.stream = request.stream
         self.api = request.api
         self.caller = request.caller
@@ -81,7 +83,7 @@ class Run:
         self.outcome: Outcome = LEFT
         self._route = route
         self._request = request
-        self.reply, self.answer, self._backend, self.enforced = asked
+        self.reply, self.answer, self._backend, self.enforced = accepted
         self._in_flight = True
         self._replays = int(replayed)
         self._handed_out = False
@@ -89,7 +91,7 @@ class Run:
         self._failed: GatewayError | None = None
         self._ended = False
         self._closed = False
-        self._first: list[bytes] = []
+        self._read_ahead: list[bytes] = []
         self._whole: bytes | None = None
 
     @property
@@ -121,7 +123,7 @@ class Run:
         Raises what they would raise before it.
         """
         if self.stream:
-            self._first = await self.payloads()
+            self._read_ahead = await self.payloads()
         else:
             self._whole = await self.whole()
 
@@ -150,8 +152,8 @@ class Run:
 
         If the engine fails, this returns what came before; the next call raises.
         """
-        if self._first:
-            first, self._first = self._first, []
+        if self._read_ahead:
+            first, self._read_ahead = self._read_ahead, []
             self._handed_out = True
             return first
         while not self._ended:

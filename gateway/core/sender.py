@@ -42,7 +42,7 @@ from gateway.wire.chat import UNLIMITED, Caller, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from gateway.wire.logprobs import Logprobs
 
-Asked = tuple[Reply, Answer, Backend, Enforced | None]
+Accepted = tuple[Reply, Answer, Backend, Enforced | None]
 """A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
 
 _Got = TypeVar("_Got")
@@ -78,7 +78,7 @@ class Sender:
         self._terms = TermsCache()
         self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
 
-    async def send(self, request: ChatRequest, backend: Backend) -> Asked:
+    async def send(self, request: ChatRequest, backend: Backend) -> Accepted:
         """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
         if request.tools is not None and not self._model.parallel_tool_calls:
             request = request.calling_once()
@@ -148,7 +148,7 @@ class Sender:
         """Whether it is in doubt what the template does with reasoning that a plain request may hold."""
         return self._model.keep_reasoning == "always" and mentions_reasoning(request.fields["messages"])
 
-    async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Asked:
+    async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Accepted:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         given = request, self._settings, can, terms
         prepared = prepare(*given) if request.size <= LARGE else await aside(request.size, prepare, *given)
@@ -161,7 +161,7 @@ class Sender:
         except ProviderInvalidRequest as error:
             if error.code != REFUSED:
                 raise
-            prepared = await aside(request.size, prepare, *given)
+            prepared = await aside(request.size, prepare, *given)  # the backend has changed the fields that it got
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )

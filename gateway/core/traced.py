@@ -11,7 +11,7 @@ from gateway.config import Model
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.core.run import Run
-from gateway.core.sender import Asked
+from gateway.core.sender import Accepted
 from gateway.observe.request_log import Row
 from gateway.observe.traces import Event, Note, Traces, head_lines
 from gateway.upstream import trace
@@ -59,7 +59,7 @@ class TracedRoute(Route):
         trace.set(head_lines(note.span))
         return note
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    async def ask(self, request: ChatRequest) -> Accepted:
         """Notes what the request waited for."""
         note, engine = _current.get(), self.engine
         if note is None or engine is None or (engine.accepting is not None and not engine.queue):
@@ -79,7 +79,7 @@ class TracedRoute(Route):
             Event("engine.started", max(engine.entered, since), {"ctxgate.load_seconds": engine.load_seconds or 0.0})
         ]
 
-    async def _send(self, request: ChatRequest, backend: Backend | None) -> Asked:
+    async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         if (note := _current.get()) is not None:
             note.events.append(Event("sent", monotonic()))
         return await super()._send(request, backend)

@@ -1,11 +1,11 @@
 """Which engines may be in memory: admission by bytes, eviction, groups that exclude each other. No I/O.
 
-Claims are served by rank, then in order of their first request. A later claim is served before an earlier one only if
-it takes nothing from it. Loaded models go first: an engine in use gives way only once the claim has waited for
-`swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An engine that only
-flex requests use gives way at once to any other claim; a flex claim waits for engines that others use until it has
-waited for `flex_max_wait`, and from then on counts like any other. An idle engine whose requests follow each other
-closely stays a little for the next one before a flex claim gets its memory.
+Claims are granted by rank, then in order of their first request; a later one before an earlier one only if that takes
+no memory from the earlier one. Loaded models stay as long as that is fair: an engine in use gives way only once the
+claim has waited for `swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An
+engine that only flex requests use gives way at once to any other claim; a flex claim waits for engines that others use
+until it has waited for `flex_max_wait`, and from then on counts like any other. An idle engine whose requests follow
+each other closely stays a little for the next one before a flex claim gets its memory.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
 """One engine: its process, its state and the requests that wait for it.
 
 Each part can be read alone: `lifecycle` and `states` hold the state, `request_queue` the requests that wait, `places`
-those that are answered, `launcher` the start of a process, `failures` its pauses, `supervisor` the running process.
-`Engine` ties them together. A request comes in through `join`, which starts the engine if
-need be, and goes out through `leave`. All of it runs in the event loop and decides without waiting, so callers can't
-race.
+those that are answered, `launcher` the start of a process, `failures` the pauses between starts that fail, `supervisor`
+the running process. `Residency` gives it its memory, and `admission` decides which engine gets it next. `Engine` ties
+them together. A request comes in through `enter` if it may go to the engine at once (`Engine.backend`), else through
+`join`, which starts the engine if need be; it goes out through `leave`. All of it runs in the event loop and decides
+without waiting, so callers can't race.
 """
 
 from __future__ import annotations
@@ -67,6 +68,7 @@ class Engine:
     running_at: Address | None = None
     """Where its process, or the user's own server, answers."""
     _backend: Backend | None = None
+    """Of the running process, whatever its state."""
     _phase: Waiting | None = None
     """What the start in progress waits for."""
     _doubted = False
@@ -138,7 +140,7 @@ class Engine:
 
     @property
     def in_flight(self) -> int:
-        """Requests between `join` and `leave`."""
+        """Requests that have come in and not gone out."""
         return self.places.in_flight
 
     @property
@@ -209,8 +211,9 @@ class Engine:
                 self.places.enter(rank)
                 return backend
             if self.state != "ready" or backend is not None:
+                # It doesn't run, or the request has to let others go first.
                 return await self._wait_in_queue(key, rank)
-            await self._settle_doubt()
+            await self._settle_doubt()  # another request couldn't reach it
 
     async def join_again(self, key: object, waited: float) -> Backend:
         """Like `join`, for a flex answer that was put aside. waited: how long it had waited before, in seconds."""

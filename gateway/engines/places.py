@@ -67,7 +67,7 @@ class Places:
         return [reply.put_aside() for reply in self.flexible if reply in chosen]
 
     async def made(self, going: list[asyncio.Task[None]]) -> None:
-        """Waits until answers have gone, for one request."""
+        """Waits until answers that were put aside have left their slots, for one request."""
         self._coming += 1
         try:
             await asyncio.wait(going, timeout=PLACE_SECONDS)

@@ -32,8 +32,9 @@ def put_aside(running: Iterable[Running], needed: int, most: float) -> list[obje
 
 
 class Ticket:
-    """A request that waits. key: identifies it to its caller. rank: see `admission`. waited: seconds that it had waited
-    before. begun: a part of its answer is there. aged: a flex request has waited so long that it counts like any other.
+    """A request that waits. key: identifies it to its caller. rank: see `gateway.wire.chat.rank_of`. waited: seconds
+    that it had waited before. begun: a part of its answer is there. aged: a flex request has waited so long that it
+    counts like any other.
     """
 
     __slots__ = ("aged", "begun", "granted", "key", "rank", "since")
@@ -54,7 +55,10 @@ class Ticket:
 
 
 class RequestQueue:
-    """The requests that wait for one engine: those whose answers have begun, then the others, each the oldest first."""
+    """The requests that wait for one engine, in order of arrival, with answers that were put aside in front.
+
+    `serve` takes all but flex requests before those.
+    """
 
     def __init__(self) -> None:
         self._tickets: list[Ticket] = []

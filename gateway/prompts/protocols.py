@@ -21,7 +21,7 @@ TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 
 
 Tell = Callable[[Callable[[], str]], None]
-"""Is given what tells what a request waits for, in the words of `Serving.describe`."""
+"""Sets the progress of a request: takes a function that returns the text, as `Serving.tell` does."""
 
 
 def ignore(_: Callable[[], str]) -> None:

@@ -14,7 +14,8 @@ from gateway.prompts.table import SlotTable
 
 
 class Turn:
-    """A request's place in an engine. Call `leave` once its answer has ended, then `answered` if it is complete.
+    """A request's place in an engine. Call `leave` once its answer has ended, then `answered`, whether it is complete
+    or not.
 
     slot: its number for the engine; None leaves the choice to it. taken: what the gateway knows of that slot. restored:
     the file that it got. shared: the blocks that its prompt and the file have in common. apart: several owners use the

@@ -68,7 +68,8 @@ _numbers = itertools.count()
 
 
 class HotApp(Protocol):
-    """An ASGI application with one hot route, which this protocol calls directly."""
+    """An ASGI application with one hot route, which this protocol calls directly: `gateway.api.entry.API`, whose
+    `answer_hot` is `gateway.api.chat.Chat.answer`."""
 
     hot_paths: frozenset[bytes]
     """POSTs to these paths take the hot route."""
@@ -204,6 +205,8 @@ class FastProtocol(HttpToolsProtocol):
         self._looking = self.loop.call_later(HEAD_SECONDS, self._look)
 
     def data_received(self, data: bytes) -> None:
+        """The parser calls the `on_…` methods. `on_headers_complete` hands a chat to the connection's worker, which has
+        `ChatCycle.run_asgi` check its key and answer it."""
         size = len(data)
         if size > PIECE or self.held:
             self._in_pieces(data)

@@ -59,8 +59,8 @@ class Request(requests.Request):
 
     @property
     def principal(self) -> Principal:
-        caller: Principal = self.scope[SCOPE_KEY]
-        return caller
+        principal: Principal = self.scope[SCOPE_KEY]
+        return principal
 
     @property
     def caller(self) -> Caller:
@@ -123,7 +123,7 @@ Handler = Callable[[Request], Awaitable[ASGIApp]]
 
 
 def at_the_holder(handler: Handler) -> Handler:
-    """In a cluster, has the gateway answer that holds the claim which the handler needs."""
+    """In a cluster, one gateway does the work that is in the store, such as rooms and batches: it answers instead."""
 
     @functools.wraps(handler)
     async def anywhere(request: Request) -> ASGIApp:

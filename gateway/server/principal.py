@@ -1,4 +1,4 @@
-"""The caller of a request: the principal that its key identifies, and its program."""
+"""Whose request it is: the principal that its key identifies. Code that needs no more than a name has a `Caller`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ Sharing = Literal["never", "tenant", "all"]
 
 
 class Principal(Struct, frozen=True, eq=False):
-    """The caller that an API key identifies. Endpoints find it in the ASGI scope under `SCOPE_KEY`.
+    """Whose stored objects a request may see (tenant and user), and what its API key allows.
+
+    Endpoints find it in the ASGI scope under `SCOPE_KEY`. The path of a chat has a `Caller` instead
+    (`gateway.wire.chat`), made from it: enough for the books, and for sharing prompts.
 
     Two keys of one user are the same principal. key: the key's id; "" without one, and for a key of config.yaml.
     """
@@ -63,10 +66,11 @@ def owner_of(principal: Principal, sharing: Sharing) -> str:
 
 
 ANYBODY = Principal(tenant="", user="", scopes=frozenset())
+"""The caller of a path that needs no key."""
+
 STRANGER_KEY = "ctxgate.stranger"
 """The key in an ASGI scope that is true on the paths for anybody if the gateway has keys and the caller gave none of
 them: then an answer says no more than whether the gateway runs."""
-"""The caller of a path that needs no key."""
 
 SCOPE_KEY = "ctxgate.principal"
 CALLER_KEY = "ctxgate.caller"

@@ -148,7 +148,7 @@ def tier_in(fields: Mapping[str, Raw]) -> Wanted | None:
 
 def with_tier(json: bytes, tier: str) -> bytes:
     """An answer, or a chunk of one, that names its service tier; one that an external server named stays."""
-    if json.find(b'"service_tier"') >= 0:  # `in` takes bytes for a number first: an exception each time
+    if json.find(b'"service_tier"') >= 0:  # `in` would try the bytes as a number first, which raises
         answer = decode(json)
         return json if answer.get("service_tier") is not None else encode({**answer, "service_tier": tier})
     return _NAMING[tier] + json.lstrip()[1:]
@@ -174,7 +174,8 @@ ApiName = Literal[
 
 TIERS: tuple[Tier, ...] = ("priority", "default", "flex")
 PRIORITY, DEFAULT, FLEX = 0, 1, 2
-"""Ranks of requests, by their tier: the lower goes first."""
+"""Ranks of requests, by their tier. The lower goes first when models compete for memory; at one engine, only FLEX waits
+for the others."""
 _RANKS: dict[str, int] = {"priority": PRIORITY, "flex": FLEX}
 Wanted = Tier | Literal["auto"]
 """auto: any; the answer says which."""
@@ -265,11 +266,11 @@ def waiting() -> str:
 class Serving(Struct, eq=False):
     """What changes about a request while it is served. All copies of a request share it.
 
-    tier: the service tier that it asks for, `auto` included; once the gateway has its route, the
-    one that it gets. None if nobody has said one; then the answer names none. prompt_tokens: the prompt's, and those of
-    them from a cache, if the engine tells them before its answer; else zeros. describe: returns the progress until the
-    answer begins, a word, then key=value pairs; each stage that works on the request says it. While a call is held back
-    it begins with `CALLING`, then and later.
+    tier: the service tier that it asks for, `auto` included; once the gateway has its route, the one that it gets. None
+    if nobody has said one; then the answer names none. prompt_tokens: the prompt's, and those of them from a cache, if
+    the engine tells them before its answer; else zeros. describe: returns the progress, a word, then key=value pairs.
+    Each stage that keeps the request waiting sets it with `tell`, and streams send it as comments. Once the answer has
+    begun, they send only what begins with `CALLING` or `PUT_ASIDE`.
     """
 
     tier: Wanted | None = None
@@ -297,18 +298,17 @@ class ChatRequest(Struct, eq=False, frozen=True):
     """A checked request; `parse` makes it. A stage that changes something goes on with a copy.
 
     fields: every field of the request as JSON bytes, unknown ones included. Each backend gets a copy that it may
-    change. tools: the JSON array of tools; None if the request declares none. api: the API that received it.
-    fallback: the name of the fallback model that answers; the answer reports it. constrained: the answer must meet a
+    change. tools: the JSON array of tools; None if the request declares none. api: the API that received it. fallback:
+    the name of the fallback model that answers; the answer reports it. constrained: the answer may have to meet a
     constraint; see `gateway.request.constraints`. past_calls: `messages` may contain tool calls or their results; a
-    false positive only costs time. plain: without tools, past calls and constraint. call_deltas,
-    call_threshold: the client's wishes instead of the model's keys of the same name; the engine doesn't see them.
-    functions: the client speaks of `functions` and `function_call`, which came before tools.
-    limited: `tool_choice` lists allowed tools. Then `tools` are those alone, and `tool_choice` is the choice among
-    them, while `fields` say what the client said. A call of any other tool is text, in every format.
-    changes: what was changed in its messages before it came to an engine, and how often, by kind.
-    recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an answer without a call,
-    where the model's engine can be held to that. by_format: have `response_format` force the call that it demands.
-    size: bytes of its JSON.
+    false positive only costs time. plain: without tools, past calls and constraint. call_deltas, call_threshold: the
+    client's wishes instead of the model's keys of the same name; the engine doesn't see them. functions: the client
+    speaks of `functions` and `function_call`, which came before tools. limited: `tool_choice` lists allowed tools. Then
+    `tools` are those alone, and `tool_choice` is the choice among them, while `fields` say what the client said. A call
+    of any other tool is text, in every format. changes: what was changed in its messages before it came to an engine,
+    and how often, by kind. recorded: its bytes are kept, whatever `log.bodies` says. in_words: the gateway wants an
+    answer without a call, where the model's engine can be held to that. by_format: have `response_format` force the
+    call that it demands. size: bytes of its JSON.
     """
 
     fields: dict[str, Raw]

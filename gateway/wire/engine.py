@@ -47,8 +47,8 @@ class RawText(Struct, frozen=True):
 
     markers: special tokens to keep in the text. think: the pairs of marks around reasoning. grammar: what the whole
     answer must match. in_reasoning: the same for an answer that begins within reasoning. starts: marks behind which the
-    grammar guards calls. unmarked: it also guards calls without marks at the answer's start. Apart from such calls, the
-    grammar allows any text; without either, it forces the answer's form. escaped: the request is escaped against
+    grammar guards calls. unmarked: it also guards calls without marks at the answer's start. With either, the grammar
+    allows any text outside of calls; with neither, it forces the whole answer. escaped: the request is escaped against
     control tokens in its texts, see `gateway.wire.control_tokens`. decision: whether the answer calls a tool is decided
     by this, where the engine can; None leaves it to the model.
     """

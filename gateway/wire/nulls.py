@@ -56,7 +56,7 @@ def read_fields(body: bytes) -> tuple[dict[str, Raw], bytes]:
     fields = _decode_fields(body)
     if len(fields) > MOST_FIELDS:
         raise ProviderInvalidRequest(f"a request has at most {MOST_FIELDS} fields; this one has {len(fields)}")
-    # `in` takes bytes for a number first: an exception each time.
+    # `in` would try the bytes as a number first, which raises each time.
     return fields, _encode(fields) if body.find(b"null") >= 0 and _drop_nulls(fields) else body
 
 

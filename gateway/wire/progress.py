@@ -17,9 +17,10 @@ STEP_SECONDS = 5
 class Progress(Struct, frozen=True):
     """How far a request that waits for its engine has come.
 
-    position: its place in the queue, from 1. waiting: requests in the queue. loaded: the part of the engine's memory
-    that is filled, 0 to 1; None unless the engine is loading and its size is known. waited: seconds. held_by: the
-    models that hold the memory.
+    position, waiting: its place in the order of arrival among the requests for this engine, from 1, and their number.
+    Others may be served first: see `gateway.engines.request_queue.RequestQueue.serve`. loaded: the part of the engine's
+    memory that is filled, 0 to 1; None unless the engine is loading and its size is known. waited: seconds. held_by:
+    the models that hold the memory.
     """
 
     phase: Waiting

@@ -13,7 +13,7 @@ from gateway.backends import Backend, Reply
 from gateway.config import Model
 from gateway.core.checked import CheckedRun
 from gateway.core.run import Run
-from gateway.core.sender import Asked, Sender
+from gateway.core.sender import Accepted, Sender
 from gateway.engines import Engine
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 from gateway.observe.request_log import RequestLog
@@ -83,7 +83,7 @@ class Route:
         self.booked: list[Run] = []
         self.replies = list(replies)
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    async def ask(self, request: ChatRequest) -> Accepted:
         self.fake.in_flight += 1
         return self.replies.pop(0), Answer(request, registry.get(self.format)), Backend(MODEL, None), None
 
@@ -252,7 +252,7 @@ async def test_an_error_in_the_body_is_the_outcome(stream: bool) -> None:
 class Enforcing(Route):
     """The first attempt is to be checked; the second engine takes a grammar."""
 
-    async def ask(self, request: ChatRequest) -> Asked:
+    async def ask(self, request: ChatRequest) -> Accepted:
         reply, answer, backend, _ = await super().ask(request)
         check = Check(Constraint("json"), None, compiled)
         return reply, answer, backend, Enforced("checked", check) if self.replies else Enforced("grammar")

@@ -280,7 +280,10 @@ class _File:
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes expired files, and batches that ended more than `batches.days` ago; returns their number."""
+    """Removes expired files, and batches that have ended and were created more than `batches.days` ago.
+
+    Returns how many it removed.
+    """
     oldest = int(now - config.section(Batches).days * 86400)
     gone = await file_store.prune(store, now)
     return gone + await store.write(

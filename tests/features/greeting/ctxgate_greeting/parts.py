@@ -18,7 +18,7 @@ class Greeting(Entry, frozen=True):
 
 
 def greeting(config: Config, name: str) -> str:
-    return f"{config.sections.get('greeting', Greeting()).words}, {name}!"
+    return f"{config.section(Greeting).words}, {name}!"
 
 
 async def hello(request: Request) -> ASGIApp:
