@@ -198,14 +198,12 @@ class Terms(Struct, frozen=True, eq=False):
 class Prepared(Struct, frozen=True):
     """One request, ready to send.
 
-    fields: the body to send. terms: how to ask for the answer and how to read it. raw: `terms.raw` for this request.
-    repairs: repairs of the past
-    conversation, by kind, and the number of `control_tokens` that are kept text. logprobs: how many others each token
-    of the answer gets, as `gateway.wire.logprobs` says.
+    fields: the body to send. raw: `Terms.raw` for this request. repairs: repairs of the past conversation, by kind, and
+    the number of `control_tokens` that are kept text. logprobs: how many others each token of the answer gets, as
+    `gateway.wire.logprobs` says.
     """
 
     fields: dict[str, Raw]
-    terms: Terms
     raw: RawText | None
     repairs: Mapping[str, int] = NOTHING
     logprobs: int | None = None
@@ -273,7 +271,7 @@ def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: 
             **repairs,
             **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
         }
-    return Prepared(fields, terms, raw, repairs, top)
+    return Prepared(fields, raw, repairs, top)
 
 
 def _decision(decision: Decision, request: ChatRequest, fields: Mapping[str, Raw]) -> Decision | None:

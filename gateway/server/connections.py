@@ -14,10 +14,10 @@ _GONE = getattr(select, "POLLRDHUP", 0) | select.POLLHUP | select.POLLERR
 
 
 class Connection(Protocol):
-    """spare: how easily it can be closed: the lower, the easier; None while a request is answered on it."""
+    """closing_rank: the lower, the sooner it is closed; None while a request is answered on it."""
 
     @property
-    def spare(self) -> tuple[int, float] | None: ...
+    def closing_rank(self) -> tuple[int, float] | None: ...
 
     def evict(self) -> None:
         """Closes it at once. It counts as a connection until the close is complete, but can't be evicted again."""
@@ -32,7 +32,7 @@ def most(wanted: int) -> int:
 
 def make_room(connections: Iterable[Connection]) -> bool:
     """Closes the most dispensable connection; returns whether there was one."""
-    ranked = [(spare, id(each), each) for each in connections if (spare := each.spare) is not None]
+    ranked = [(rank, id(each), each) for each in connections if (rank := each.closing_rank) is not None]
     if not ranked:
         return False
     min(ranked)[2].evict()

@@ -55,7 +55,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self._stalled: asyncio.TimerHandle | None = None
 
     @property
-    def spare(self) -> tuple[int, float] | None:
+    def closing_rank(self) -> tuple[int, float] | None:
         """See `gateway.server.connections.Connection`."""
         if self.transport.is_closing():
             return 0, 0.0

@@ -13,6 +13,7 @@ from gateway.request.prepare import (
     Capabilities,
     Prepared,
     Settings,
+    Terms,
     TermsCache,
     ToolsIn,
     blocks,
@@ -45,20 +46,30 @@ def tool(name: str) -> Json:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-def prepared(
+def prepared(can: Capabilities, **wanted: Any) -> Prepared:
+    """wanted: see `worked_out`."""
+    request, settings, terms = asked(can, **wanted)
+    return prepare(request, settings, can, terms)
+
+
+def worked_out(can: Capabilities, **wanted: Any) -> Terms:
+    return asked(can, **wanted)[2]
+
+
+def asked(
     can: Capabilities,
     *,
     messages: list[Json] | None = None,
     runtime: str = "llama.cpp",
     settings: Settings | None = None,
     **fields: Any,
-) -> Prepared:
+) -> tuple[ChatRequest, Settings, Terms]:
     settings = settings or Settings.of(
         runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
     request = ChatRequest.parse(json.dumps(body).encode())
-    return prepare(request, settings, can, TermsCache().get(request, can) or work_out(request, settings, can))
+    return request, settings, TermsCache().get(request, can) or work_out(request, settings, can)
 
 
 def sent(one: Prepared) -> Json:
@@ -187,19 +198,19 @@ def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
     fields = sent(one)
     assert fields.get("response_format") == format
     assert ("JSON Schema" in fields["messages"][0]["content"]) is words
-    assert one.terms.check is not None
+    assert worked_out(Capabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA).check is not None
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
-    one = prepared(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
-    assert one.terms.method == "grammar"
-    assert one.terms.raw is not None
-    assert one.terms.raw.grammar
-    taken, refused = one.terms.enforced(by_grammar=True), one.terms.enforced(by_grammar=False)
+    one = worked_out(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
+    assert one.method == "grammar"
+    assert one.raw is not None
+    assert one.raw.grammar
+    taken, refused = one.enforced(by_grammar=True), one.enforced(by_grammar=False)
     assert taken is not None
     assert refused is not None
     assert (taken.method, taken.check) == ("grammar", None)
-    assert (refused.method, refused.check) == ("checked", one.terms.check)
+    assert (refused.method, refused.check) == ("checked", one.check)
 
 
 @pytest.mark.parametrize(
@@ -208,10 +219,10 @@ def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
     ids=["call", "json"],
 )
 def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
-    plain = prepared(Capabilities(HERMES, HERMES), runtime="mlx", **fields).terms
+    plain = worked_out(Capabilities(HERMES, HERMES), runtime="mlx", **fields)
     assert (plain.method, plain.raw) == ("checked", None)
     assert plain.check is not None
-    held = prepared(Capabilities(HERMES, HERMES, notation="lark"), runtime="mlx", **fields).terms
+    held = worked_out(Capabilities(HERMES, HERMES, notation="lark"), runtime="mlx", **fields)
     assert held.method == "grammar"
     assert held.raw is not None
     assert held.raw.grammar is not None
@@ -220,13 +231,13 @@ def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
 
 def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
     can = Capabilities(HERMES, HERMES, notation="gbnf")
-    raw = prepared(can, tools=[tool("now")]).terms.raw
+    raw = worked_out(can, tools=[tool("now")]).raw
     assert raw is not None
     assert raw.grammar is not None
     assert raw.in_reasoning is not None
     assert raw.starts == ("<tool_call>",)
     harmony = registry.get("harmony")
-    terms = prepared(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")]).terms
+    terms = worked_out(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")])
     assert terms.raw is not None
     assert terms.raw.grammar is None
 
@@ -245,7 +256,7 @@ def test_calls_leave_in_pieces_if_a_grammar_holds_them(
     format: str, wanted: Any, by_grammar: bool, piecewise: bool
 ) -> None:
     spec = registry.get(format)
-    terms = prepared(Capabilities(spec, spec, notation="gbnf"), tools=[tool("now")]).terms
+    terms = worked_out(Capabilities(spec, spec, notation="gbnf"), tools=[tool("now")])
     assert terms.piecewise(wanted, by_grammar) is piecewise
 
 
@@ -342,13 +353,13 @@ def written(*tools: Json, **options: Any) -> str:
 def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
     can = Capabilities(HERMES, HERMES, notation="gbnf")
     tools = [tool("now"), tool("later")]
-    one = prepared(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
-    assert one.terms.raw is not None
-    assert one.terms.raw.grammar == written(*tools, calls=calls)
+    one = worked_out(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
+    assert one.raw is not None
+    assert one.raw.grammar == written(*tools, calls=calls)
     named = {"type": "function", "function": {"name": "now"}}
-    one = prepared(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
-    assert one.terms.raw is not None
-    assert one.terms.raw.grammar == written(*tools, only=["now"], calls=1)
+    one = worked_out(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
+    assert one.raw is not None
+    assert one.raw.grammar == written(*tools, only=["now"], calls=1)
 
 
 @pytest.mark.parametrize(
