@@ -14,35 +14,7 @@ from gateway.backends import load
 from gateway.backends.base import Address
 from gateway.backends.gguf import NotGGUF, metadata
 from gateway.config import Model
-
-TEMPLATE = "tokenizer.chat_template"
-
-
-def string(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def entry(key: str, value: Any) -> bytes:
-    match value:
-        case str():
-            return string(key) + struct.pack("<I", 8) + string(value)
-        case bool():
-            return string(key) + struct.pack("<I?", 7, value)
-        case int():
-            return string(key) + struct.pack("<Iq", 11, value)
-        case float():
-            return string(key) + struct.pack("<Id", 12, value)
-        case [str(), *_]:
-            return string(key) + struct.pack("<IIQ", 9, 8, len(value)) + b"".join(map(string, value))
-        case [int(), *_]:
-            return string(key) + struct.pack("<IIQ", 9, 5, len(value)) + struct.pack(f"<{len(value)}i", *value)
-    raise AssertionError(value)
-
-
-def file(**values: Any) -> bytes:
-    return b"GGUF" + struct.pack("<IQQ", 3, 0, len(values)) + b"".join(entry(k, v) for k, v in values.items())
-
+from tests.support.gguf_files import TEMPLATE, file, string
 
 numbers = st.integers(-(2**31), 2**31 - 1)
 values = st.one_of(

@@ -15,11 +15,11 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import CONTRACTS
-from tests.backends.test_gguf import TEMPLATE, file
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
 from tests.engines.served import served
 from tests.ports import free_port
+from tests.support.gguf_files import TEMPLATE, file
 
 
 def written(folder: Path, **more: Any) -> Path:

@@ -8,8 +8,8 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import ClassVar
 
@@ -32,27 +32,9 @@ from gateway.engines.spawn import spawn
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
 from gateway.wire.chat import ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
+from tests.engines.lone import answers, stopped
 from tests.patience import PATIENCE
 from tests.ports import free_port
-
-HELLO = ChatRequest.parse(b'{"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 4}')
-
-
-@asynccontextmanager
-async def stopped(engine: Engine) -> AsyncIterator[Engine]:
-    try:
-        yield engine
-    finally:
-        await engine.stop()
-
-
-async def answers(engine: Engine) -> bool:
-    backend = backends.load(engine.model.runtime)(engine.model, await engine.ensure())
-    try:
-        reply = await backend.open(HELLO, dict(HELLO.fields))
-        return b"chat.completion" in await reply.whole()
-    finally:
-        await backend.aclose()
 
 
 @pytest.fixture(params=["xllamacpp", "on_path"])

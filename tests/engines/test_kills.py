@@ -21,10 +21,10 @@ from tests.engines.conftest import alive, gone, stand_still
 from tests.engines.served import served
 from tests.gateway.client import Client, chat
 from tests.gateway.running import FAST
-from tests.gateway.test_engine_killed import ask, pytestmark, real
 from tests.patience import PATIENCE
+from tests.support.real_engine import ask, needs_xllamacpp, real
 
-__all__ = ["pytestmark"]
+pytestmark = needs_xllamacpp
 
 AT_A_TIME = 8
 TOLD = ("went away in the middle of its answer", "went away before it answered", "was killed by SIGKILL")

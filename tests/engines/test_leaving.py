@@ -18,13 +18,13 @@ from gateway.config import Engines, Model, Residence
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from tests.engines.conftest import stand_still
-from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
 from tests.gateway.client import Client, chat
 from tests.gateway.running import FAST
-from tests.gateway.test_engine_killed import pytestmark, real
 from tests.patience import PATIENCE
+from tests.support.real_engine import needs_xllamacpp, real
+from tests.support.shared_memory import ONE, asked, engine_of, gateway_of, sized, whole
 
-__all__ = ["pytestmark"]
+pytestmark = needs_xllamacpp
 
 LONG = {"max_tokens": 400, "ignore_eos": True, "logprobs": True, "top_logprobs": 100}
 LONGER = {**LONG, "max_tokens": 900}

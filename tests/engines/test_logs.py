@@ -19,7 +19,7 @@ from gateway.engines.process import Process
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable
 from tests.cli.commands import ctxgate, environment
-from tests.engines.test_residency import gateway_of, whole
+from tests.support.shared_memory import gateway_of, whole
 
 
 def test_there_are_two_files_and_neither_grows(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import stat
-import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -22,6 +21,7 @@ from gateway.engines.learnt import Learnt
 from gateway.engines.memory import MB, Budget, Footprint
 from gateway.errors import WeightsMissing
 from gateway.prompts.saved import SavedPrompts
+from tests.support.gguf_files import gguf
 
 GB = 1024 * MB
 PROCESS = 48 * MB
@@ -30,31 +30,6 @@ BATCH = 512
 """Tokens computed at a time."""
 
 # The estimate
-
-
-def gguf(path: Path, size: int, **keys: Any) -> Path:
-    """A GGUF file with these keys of an architecture `arch`, general ones by their full names, and `size` zero bytes as
-    its weights."""
-
-    def text(value: str) -> bytes:
-        return struct.pack("<Q", len(value)) + value.encode()
-
-    entries = {
-        "general.architecture": "arch",
-        **{key if key.startswith("general.") else f"arch.{key.replace('__', '.')}": keys[key] for key in keys},
-    }
-    data = b"GGUF" + struct.pack("<IQQ", 3, 0, len(entries))
-    for key, value in entries.items():
-        data += text(key)
-        if isinstance(value, str):
-            data += struct.pack("<I", 8) + text(value)
-        elif isinstance(value, list):
-            data += struct.pack("<IIQ", 9, 4, len(value)) + struct.pack(f"<{len(value)}I", *value)
-        else:
-            data += struct.pack("<II", 4, value)
-    path.write_bytes(data)
-    os.truncate(path, len(data) + size)
-    return path
 
 
 LAYERS: dict[str, Any] = {

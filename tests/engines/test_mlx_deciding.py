@@ -11,7 +11,7 @@ from gateway.core import Gateway
 from normalizers import registry
 from tests.formats.asking import ASK, Json, Said, ask
 from tests.formats.conftest import config
-from tests.formats.test_deciding import HELLO, RESULT, SHORT, TOOLS, both
+from tests.support.deciding import HELLO, RESULT, SHORT, TOOLS, both
 
 FORMATS = ("pythonic", "hermes", "mistral")
 

@@ -22,8 +22,8 @@ from gateway.engines.recipe import Machine
 from gateway.errors import ProviderModelNotLoaded
 from tests.cli.commands import ctxgate
 from tests.conftest import ROOT, found_llama_server
+from tests.engines.lone import answers, stopped
 from tests.engines.served import served
-from tests.engines.test_engine import answers, stopped
 from tests.llama_server import CURE, NAMED, CantRun, built, built_for_another_processor, find, launcher, pinned, probe
 from tests.patience import PATIENCE
 from tests.ports import free_port

@@ -11,61 +11,26 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from msgspec.structs import replace
 
 from gateway.api.operations.live import in_flight as in_flight_now
 from gateway.api.operations.snapshot import snapshot
 from gateway.backends.llamacpp_flex import FlexReply, LlamaCppFlex
 from gateway.backends.resumable import written
 from gateway.config import Model
-from gateway.core import Gateway, Run
+from gateway.core import Gateway
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.engines.request_queue import Running, put_aside
 from gateway.wire.chat import ChatRequest
-from tests.engines.test_residency import engine_of, gateway_of, rest, sized
-from tests.engines.test_turns import limits, notes_on
+from tests.support.put_aside import TOKENS, asked, flex, in_flight, places, put_aside_by, streamed, whole
+from tests.support.shared_memory import engine_of, gateway_of, limits, notes_on, rest, sized
 
 ANSWERS = int(os.environ.get("CTXGATE_TEST_PUT_ASIDE", "12"))
-TOKENS = 60
-
-
-def places(model: Model, count: int = 1) -> Model:
-    return replace(model, engine=replace(model.engine, parallel=count), tool_call_format="pythonic")
-
-
-def asked(name: str, text: str = "Tell me of cats.", **more: Any) -> ChatRequest:
-    messages = [{"role": "user", "content": text}]
-    body = {"model": name, "messages": messages, "temperature": 0, "max_tokens": TOKENS, "ignore_eos": True, **more}
-    return ChatRequest.parse(json.dumps(body).encode())
-
-
-def flex(name: str, text: str, **more: Any) -> ChatRequest:
-    return asked(name, text, service_tier="flex", **more)
-
-
-def said(body: bytes) -> tuple[str, str, Any]:
-    (choice,), usage = json.loads(body)["choices"], json.loads(body)["usage"]
-    return choice["message"]["content"], choice["finish_reason"], (usage["prompt_tokens"], usage["completion_tokens"])
-
-
-async def whole(gateway: Gateway, request: ChatRequest) -> tuple[str, str, Any]:
-    with await gateway.chat(request) as run:
-        return said(await run.whole())
 
 
 async def whole_body(gateway: Gateway, request: ChatRequest) -> bytes:
     with await gateway.chat(request) as run:
         return await run.whole()
-
-
-async def streamed(gateway: Gateway, request: ChatRequest) -> tuple[str, str]:
-    """The words of a stream, and why it ended."""
-    with await gateway.chat(request) as run:
-        chunks = [json.loads(chunk) for chunk in await rest(run)]
-    parts = [part for chunk in chunks for part in chunk["choices"]]
-    (reason,) = [part["finish_reason"] for part in parts if part["finish_reason"]]
-    return "".join(part["delta"].get("content") or "" for part in parts), reason
 
 
 def calls(body: bytes) -> list[Any]:
@@ -78,37 +43,6 @@ async def forgotten(engine: Engine) -> None:
     assert isinstance(backend, LlamaCppFlex)
     while backend.forgetting:
         await asyncio.wait(backend.forgetting)
-
-
-async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> FlexReply | None:
-    """The flex answer in the engine, once it has so many tokens; None if it has ended.
-
-    On a busy machine all of it may come before anybody looks. The tests then ask again.
-    """
-    while not answer.done():
-        for reply in engine.places.flexible:
-            assert isinstance(reply, FlexReply)
-            if reply.tokens >= tokens or not reply.gives_way:
-                return reply
-        await asyncio.sleep(0)
-    return None
-
-
-async def put_aside_by(
-    gateway: Gateway, request: ChatRequest, text: str = "Hello.", *, stream: bool = False
-) -> tuple[asyncio.Task[Any], Run]:
-    """A flex answer that is put aside in the middle, and the run of the request that has its place."""
-    engine = engine_of(gateway, "a")
-    while True:
-        before = engine.places.put_asides
-        answer = streamed(gateway, flex("a", text, stream=True)) if stream else whole(gateway, flex("a", text))
-        task: asyncio.Task[Any] = asyncio.create_task(answer)
-        await in_flight(engine, 5, task)
-        run = await gateway.chat(request)
-        if engine.places.put_asides > before:
-            return task, run
-        run.close()
-        await task
 
 
 async def test_words_are_those_of_undisturbed_answers(

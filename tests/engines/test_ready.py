@@ -20,13 +20,13 @@ from gateway.engines import Engine, failures
 from gateway.engines.recipe import Machine
 from gateway.errors import Backoff, ProviderModelNotLoaded
 from tests.engines.conftest import stand_still
-from tests.engines.test_engine import stopped
-from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
+from tests.engines.lone import stopped
 from tests.gateway.client import Client, chat
 from tests.gateway.running import FAST
-from tests.gateway.test_engine_killed import pytestmark, real
+from tests.support.real_engine import needs_xllamacpp, real
+from tests.support.shared_memory import ONE, asked, engine_of, gateway_of, sized, whole
 
-__all__ = ["pytestmark"]
+pytestmark = needs_xllamacpp
 
 
 async def said(port: int, path: str) -> tuple[int, dict[str, object]]:

@@ -6,105 +6,24 @@ import asyncio
 import json
 import os
 import random
-from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
-from gateway.config import Config, Engines, Model, Residence, load
+from gateway.config import Engines, Model, Residence, load
 from gateway.config.values import Group
-from gateway.core import Gateway, Run
+from gateway.core import Gateway
 from gateway.engines import Engine, Residency, memory
 from gateway.engines.memory import Footprint
 from gateway.engines.recipe import Machine
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit
-from gateway.wire.chat import ChatRequest
 from tests.conftest import ROOT
 from tests.engines.conftest import WINDOW
-from tests.patience import PATIENCE
-
-EACH = 60 * memory.MB
-"""A third more than one engine of the test model holds."""
-ONE = Engines(memory_budget=100 * memory.MB)
-"""Room for one of them."""
-
-
-def asked(model: str, **more: Any) -> ChatRequest:
-    body = {"model": model, "messages": [{"role": "user", "content": "Say hello."}], "temperature": 0, "max_tokens": 6}
-    return ChatRequest.parse(json.dumps({**body, **more}).encode())
-
+from tests.support.shared_memory import EACH, ONE, asked, engine_of, gateway_of, rest, sized, whole
 
 LONG = {"max_tokens": 300, "ignore_eos": True, "stream": True}
-
-
-@dataclass
-class Seen:
-    """Records what was in memory at each change of a state."""
-
-    engines: list[Engine]
-    counted: int = 0
-    resident: int = 0
-    most: int = 0
-    changes: list[tuple[str, str]] = field(default_factory=list)
-
-    def look(self, engine: Engine) -> None:
-        self.changes.append((engine.name, engine.state))
-        here = [each for each in self.engines if each.held.ram]
-        self.most = max(self.most, len(here))
-        self.counted = max(self.counted, sum(each.held.ram for each in here))
-        pids = [each.pid for each in self.engines if each.pid is not None]
-        usages = [memory.usage(pid) for pid in pids]
-        self.resident = max(self.resident, sum(usage.resident for usage in usages if usage is not None))
-
-    def started(self) -> list[str]:
-        return [name for name, state in self.changes if state == "starting"]
-
-
-@asynccontextmanager
-async def gateway_of(
-    model: Model,
-    names: Mapping[str, Residence],
-    limits: Engines,
-    machine: Callable[[], Machine],
-    state_dir: Path,
-) -> AsyncIterator[tuple[Gateway, Seen]]:
-    models = {name: replace(model, name=name, residence=residence) for name, residence in names.items()}
-    config = Config(
-        source=Path("config.yaml"), active_model=next(iter(names)), models=models, engines=limits, state_dir=state_dir
-    )
-    async with asyncio.timeout(PATIENCE), Gateway(config) as gateway:
-        engines = [route.engine for route in gateway.routes.values() if route.engine is not None]
-        seen = Seen(engines)
-        for engine in engines:
-            engine.launcher.machine = machine
-            engine.on_change(seen.look)
-        yield gateway, seen
-
-
-async def whole(gateway: Gateway, model: str, **more: Any) -> bytes:
-    with await gateway.chat(asked(model, **more)) as run:
-        return await run.whole()
-
-
-async def rest(run: Run) -> list[bytes]:
-    chunks: list[bytes] = []
-    while payloads := await run.payloads():
-        chunks += payloads
-    return chunks
-
-
-def engine_of(gateway: Gateway, name: str) -> Engine:
-    engine = gateway.routes[name].engine
-    assert engine is not None
-    return engine
-
-
-def sized(**more: Any) -> Residence:
-    return Residence(memory=EACH, **more)
 
 
 async def test_two_that_do_not_fit_together_answer_200_mixed_requests(

@@ -9,17 +9,13 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.api.operations.snapshot import snapshot
-from gateway.cli.status import _notes
-from gateway.config import Engines, Model
+from gateway.config import Model
 from gateway.core import Gateway, Run
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.engines.request_queue import RequestQueue
 from gateway.wire.chat import DEFAULT, FLEX, PRIORITY, ChatRequest
-from tests.engines.test_residency import ONE, asked, engine_of, gateway_of, sized, whole
-
-FOREVER = 600.0
+from tests.support.shared_memory import asked, engine_of, gateway_of, limits, notes_on, sized, whole
 
 
 def one_place(model: Model) -> Model:
@@ -34,16 +30,6 @@ async def waits(engine: Engine, count: int) -> None:
 async def held(gateway: Gateway, name: str, tier: str = "default") -> Run:
     """An answer that is in flight until it is closed."""
     return await gateway.chat(asked(name, stream=True, service_tier=tier))
-
-
-def notes_on(gateway: Gateway, name: str) -> list[str]:
-    """What `ctxgate status` says of a model below its table."""
-    return [note for note in _notes(snapshot(gateway, None)) if note.startswith(f"{name}: ")]
-
-
-def limits(**more: float) -> Engines:
-    waits = {"swap_after_seconds": FOREVER, "flex_max_wait_seconds": FOREVER, **more}
-    return replace(ONE, **waits)
 
 
 async def test_flex_waits_for_a_place_and_others_do_not(

@@ -22,8 +22,8 @@ from gateway.engines.recipe import Machine
 from gateway.engines.watchdog import Signs, Watchdog
 from gateway.errors import GatewayError, ProviderUnavailable
 from tests.engines.conftest import stand_still
-from tests.engines.test_residency import asked, engine_of, gateway_of, rest, whole
 from tests.patience import PATIENCE as ENOUGH
+from tests.support.shared_memory import asked, engine_of, gateway_of, rest, whole
 
 STALL, PATIENCE = 10.0, 100.0
 

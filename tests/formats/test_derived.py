@@ -19,11 +19,11 @@ from gateway.core import Gateway
 from gateway.detection import choice
 from gateway.detection.choice import choose
 from normalizers import Detection
-from tests.backends.test_gguf import TEMPLATE, file
 from tests.formats.asking import ASK, WEATHER, ask, tool
 from tests.formats.conftest import Serve, config, external
 from tests.gateway.double import Double, Exchange
 from tests.patience import PATIENCE
+from tests.support.gguf_files import TEMPLATE, file
 
 UNKNOWN = Path(__file__).parents[1] / "normalizers" / "unknown"
 TAGS = (UNKNOWN / "tags_with_attributes.jinja").read_text("utf-8")

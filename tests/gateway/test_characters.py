@@ -24,7 +24,7 @@ from gateway.wire.lenient import (
 )
 from gateway.wire.values import STEP
 from tests.gateway.double import Json, chunk, completion
-from tests.gateway.test_normalize import answer, streamed
+from tests.gateway.normalizing import answer, streamed
 
 SLOT = "@@"
 UNITS = st.sampled_from(

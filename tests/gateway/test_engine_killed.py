@@ -6,45 +6,20 @@ import asyncio
 import json
 import os
 import signal
-from collections.abc import AsyncIterator
-from contextlib import ExitStack, asynccontextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
-from gateway.api.entry import API
-from gateway.app import build
-from gateway.config import Config, Model
 from gateway.engines import Engine
 from tests.engines.conftest import gone, stand_still
 from tests.gateway.client import Client, chat
 from tests.gateway.running import FAST
-from tests.patience import PATIENCE
-from tests.provider.server import serve
+from tests.support.real_engine import ask, needs_xllamacpp, real
 
-pytestmark = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
+pytestmark = needs_xllamacpp
 
 LONG = {"temperature": 0, "max_tokens": 900, "ignore_eos": True}
 SHORT = {"temperature": 0, "max_tokens": 4}
-
-
-@asynccontextmanager
-async def real(model: Path, http: str) -> AsyncIterator[tuple[int, Engine]]:
-    """The port of a gateway with the real engine behind it, started by a first request."""
-    tiny = Model(
-        name="tiny", runtime="llama.cpp", path=model, context_window=1024, tool_call_format="pythonic"
-    )  # fmt: skip
-    app: API = build(Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": tiny}))
-    engine = app.chat.gateway.routes["tiny"].engine
-    assert engine is not None
-    async with asyncio.timeout(PATIENCE):
-        with ExitStack() as stack:
-            url = stack.enter_context(serve(app, lifespan="on", http=http))
-            try:
-                yield int(url.rpartition(":")[2]), engine
-            finally:
-                await asyncio.to_thread(stack.close)
 
 
 def kill(engine: Engine) -> int:
@@ -52,12 +27,6 @@ def kill(engine: Engine) -> int:
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-async def ask(port: int, **fields: object) -> tuple[int, str]:
-    async with await Client.connect(port) as client:
-        answer = await client.ask(chat("Say hello.", **fields))
-        return answer.status, answer.json["object"] if answer.status == 200 else answer.error["message"]
 
 
 async def test_in_mid_stream_it_is_an_error_frame_then_done_and_the_next_request_works(

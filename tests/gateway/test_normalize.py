@@ -24,34 +24,15 @@ from normalizers.write.render import render_calls
 from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import chat
 from tests.gateway.double import chunk, completion
+from tests.gateway.normalizing import TOOLS, answer, fed, streamed
 
 TEXT_FORMATS = [name for name in registry.names() if not registry.get(name).untouched]
 
 USAGE = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
-WEATHER = {"type": "object", "properties": {"city": {"type": "string"}, "days": {"type": "integer"}}}
-TOOLS = [
-    {"type": "function", "function": {"name": "get_weather", "parameters": WEATHER}},
-    {"type": "function", "function": {"name": "fs.list_dir", "parameters": {"type": "object", "properties": {}}}},
-]
-
-
-def answer(format: str = "native_json", fixup: Fixup | None = None, *, guarded: bool = False, **fields: Any) -> Answer:
-    request = ChatRequest.parse(json.dumps(chat(tools=TOOLS, **fields)).encode())
-    return Answer(request, registry.get(format), fixup, guarded=guarded)
 
 
 def payload(*args: Any, **kwargs: Any) -> bytes:
     return json.dumps(chunk(*args, **kwargs), ensure_ascii=False).encode()
-
-
-def fed(one: Answer, *payloads: bytes) -> list[bytes]:
-    out: list[bytes] = []
-    one.feed(list(payloads), out)
-    return out
-
-
-def streamed(one: Answer, batches: list[list[bytes]], *, done: bool = True) -> list[bytes]:
-    return [clean for batch in batches for clean in fed(one, *batch)] + one.finish(done=done)
 
 
 def stream_of(pieces: list[str], reason: str | None = "stop") -> list[bytes]:

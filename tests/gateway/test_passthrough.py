@@ -12,7 +12,7 @@ from gateway.config import Model
 from gateway.core import Passthrough, RequestMeter
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.observe.request_log import Row
-from tests.gateway.test_run import Scripted
+from tests.gateway.scripted import Scripted
 
 MODEL = Model(name="m", runtime="openai")
 TEXT = json.dumps({"choices": [{"text": "Hello"}]}).encode()

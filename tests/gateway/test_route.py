@@ -22,7 +22,7 @@ from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
 from tests.gateway.double import completion
-from tests.gateway.test_run import GONE, Scripted, good, text
+from tests.gateway.scripted import GONE, Scripted, good, text
 from tests.patience import PATIENCE
 
 MODEL = Model(name="m", runtime="echo")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from time import monotonic
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
 from gateway.answer.normalize import Answer
-from gateway.backends import Backend, Reply
+from gateway.backends import Backend
 from gateway.config import Model
 from gateway.core.checked import CheckedRun
 from gateway.core.run import Run
@@ -24,36 +24,11 @@ from gateway.schema.pool import Pool, Threads
 from gateway.upstream import EngineGone
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
-from tests.gateway.double import chunk, completion
+from tests.gateway.double import chunk
+from tests.gateway.scripted import GONE, Scripted, good, text
 
 MODEL = Model(name="m", runtime="echo")
-GONE = EngineGone("the engine went away", status=502)
 SILENT = ProviderUnavailable("the engine sent nothing", status=503)
-
-
-class Scripted(Reply):
-    """Hands out its payloads, then raises its error or ends."""
-
-    def __init__(self, *payloads: bytes, error: Exception | None = None) -> None:
-        self.closed = False
-        self.done = error is None
-        self._payloads = list(payloads)
-        self._error = error
-
-    async def whole(self) -> bytes:
-        if self._error is not None:
-            raise self._error
-        return self._payloads[0]
-
-    async def payloads(self) -> list[bytes]:
-        if self._payloads:
-            return [self._payloads.pop(0)]
-        if self._error is not None:
-            raise self._error
-        return []
-
-    def close(self) -> None:
-        self.closed = True
 
 
 class CountedEngine:
@@ -98,22 +73,6 @@ class Route:
     async def run(self, *, stream: bool) -> Run:
         request = self.request(stream=stream)
         return Run(self, request, await self.ask(request), 0.0, replayed=False)
-
-
-def good(stream: bool) -> Scripted:
-    if not stream:
-        return Scripted(json.dumps(completion("Hello")).encode())
-    return Scripted(*(json.dumps(each).encode() for each in (chunk("Hello"), chunk(reason="stop"))))
-
-
-async def text(run: Run, stream: bool) -> str:
-    if not stream:
-        found: str = json.loads(await run.whole())["choices"][0]["message"]["content"]
-        return found
-    said: list[Any] = []
-    while payloads := await run.payloads():
-        said += [json.loads(payload)["choices"][0]["delta"].get("content") or "" for payload in payloads]
-    return "".join(said)
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -12,7 +12,7 @@ from gateway.features.models.inventory import calls
 from gateway.features.models.inventory.add import Addition
 from gateway.features.models.inventory.facts import Facts, of_path
 from normalizers import Detection
-from tests.engines.test_memory import gguf
+from tests.support.gguf_files import gguf
 
 KNOWN = sorted(calls.KNOWN)
 KEYS = {"call_threshold", "tool_examples", "parallel_tool_calls"}

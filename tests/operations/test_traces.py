@@ -30,13 +30,12 @@ from gateway.engines.recipe import Machine
 from gateway.errors import ProviderUnavailable
 from gateway.observe.traces import Traces
 from tests.cli.commands import config, ctxgate
-from tests.engines.test_put_aside import asked, places, put_aside_by, streamed
-from tests.engines.test_residency import gateway_of, sized
-from tests.engines.test_turns import limits
 from tests.gateway.double import answers, completion
 from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
 from tests.provider.server import serve
+from tests.support.put_aside import asked, places, put_aside_by, streamed
+from tests.support.shared_memory import gateway_of, limits, sized
 
 SECRET = "The password is swordfish."
 
