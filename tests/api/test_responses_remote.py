@@ -17,7 +17,7 @@ from tests.gateway.client import Answer
 from tests.gateway.double import Json, answers
 from tests.gateway.running import Running, running
 from tests.rooms.running import calls, speaks
-from tests.tools.mcp.test_servers import MISBEHAVING, TIME
+from tests.support.mcp_servers import MISBEHAVING, TIME
 
 SERVERS = {
     "time": MCPServer(command=TIME),

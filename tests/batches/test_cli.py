@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from gateway.features.batches.commands.batch import ends_at
-from tests.batches.test_api import chats, ended, of, start
 from tests.cli.commands import config, ctxgate, serving
 from tests.cli.test_commands import answering
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.support.batches import chats, ended, of, start
 
 
 def batch(**fields: Any) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from tests.cli.commands import config, serving
 from tests.cli.test_commands import answering
 from tests.ports import free_port
 from tests.readme.examples import examples
-from tests.rooms.test_docs import _typed as typed
+from tests.support.consoles import typed
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/batches.md").read_text("utf-8")

@@ -14,10 +14,10 @@ import httpx
 import pytest
 from openai import APIConnectionError, AsyncOpenAI
 
-from tests.batches.test_api import OVER, chats, of, read, start
 from tests.cli.commands import config
 from tests.ports import free_port
-from tests.rooms.test_kill import Gateway, database
+from tests.support.batches import OVER, chats, of, read, start
+from tests.support.kills import Gateway, database
 
 LINES, KILLS = int(os.environ.get("CTXGATE_BATCH_LINES", "120")), int(os.environ.get("CTXGATE_BATCH_KILLS", "3"))
 CONFIG = """\

@@ -11,8 +11,8 @@ from websockets.asyncio.client import connect
 
 from gateway.server.keys import FILE, KeyFile
 from gateway.wire.limits import Limits
-from tests.batches.test_api import chats, ended, gateway, of, read, start
 from tests.gateway.double import answers, completion, endless
+from tests.support.batches import chats, ended, gateway, of, read, start
 
 
 async def test_a_model_that_the_key_may_not_use(tmp_path: Path) -> None:

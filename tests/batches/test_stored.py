@@ -15,8 +15,8 @@ from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.objects import CreateBatch, Line, LineReader, answered
 from gateway.server.principal import LOCAL
 from gateway.store import Store
-from tests.batches.test_api import chats
 from tests.store.test_retention import config
+from tests.support.batches import chats
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.cli.main import main
 from tests.cli.commands import config, ctxgate
-from tests.tools.mcp.test_servers import MISBEHAVING
+from tests.support.mcp_servers import MISBEHAVING
 
 
 def folder(path: Path) -> Path:

@@ -10,11 +10,11 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.batches.test_api import chats
 from tests.cli.commands import config, environment
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.store.postgresql import start
+from tests.support.batches import chats
 
 CLUSTERS = re.compile(
     r"\|\s+(gateway\.features\.cluster\.(?!feature$)\S+|(?:ray|psycopg|fsspec)(?:\.\S+)?)$", re.MULTILINE

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 from sqlalchemy import create_engine, text
 
-from tests.batches.test_api import ended, line, of, read, start
 from tests.cli.commands import config
 from tests.gateway.double import Double, Exchange, completion
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.rooms.test_kill import CONFIG, Gateway
 from tests.store import postgresql
+from tests.support.batches import ended, line, of, read, start
+from tests.support.kills import CONFIG, Gateway
 
 AT_A_TIME = 4
 

@@ -11,8 +11,8 @@ import pytest
 from tests.cli.commands import config
 from tests.gateway.double import Double
 from tests.ports import free_port
-from tests.rooms.test_kill import CONFIG, Gateway, Seen, converse, engine, gateway_is_right
 from tests.store.postgresql import start
+from tests.support.kills import CONFIG, Gateway, Seen, converse, engine, gateway_is_right
 
 ROOMS = 4
 

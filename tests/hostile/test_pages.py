@@ -10,8 +10,8 @@ import pytest
 
 from tests.hostile import grown
 from tests.hostile.conftest import Unharmed
+from tests.hostile.rooms import once, results, room, turn
 from tests.hostile.running import Upstream, configuration, started, warm
-from tests.hostile.test_rooms import once, results, room, turn
 from tests.threaded import threaded
 
 SIZE = 2_000_000

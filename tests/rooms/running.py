@@ -199,3 +199,7 @@ async def _end(exchange: Exchange, reason: str, tokens: int | None) -> None:
         usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
         await exchange.event({**chunk(), "choices": [], "usage": usage})
     await exchange.end()
+
+
+def of_type(history: dict[str, Any], event_type: str) -> list[dict[str, Any]]:
+    return [event["payload"] for event in history["events"] if event["event_type"] == event_type]

@@ -11,8 +11,7 @@ import pytest
 from gateway.features.agents.window import ASKED
 from gateway.features.rooms.summary import INSTRUCTION
 from tests.gateway.double import Exchange, Script, answers, completion, endless
-from tests.rooms.running import House, Json, calls, house, real_house, speaks
-from tests.rooms.test_turn import of_type
+from tests.rooms.running import House, Json, calls, house, of_type, real_house, speaks
 
 WINDOW = 1024
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from gateway.features.agents.settings import RoomMount, RoomTemplate
+from tests.rooms.described import conforms
 from tests.rooms.running import house, speaks
-from tests.rooms.test_openapi import conforms
 
 
 async def test_a_room_from_a_template(tmp_path: Path) -> None:

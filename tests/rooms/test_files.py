@@ -12,8 +12,7 @@ from typing import Any
 import pytest
 
 from gateway.features.agents.settings import RoomMount
-from tests.rooms.running import House, calls, house, speaks
-from tests.rooms.test_turn import of_type
+from tests.rooms.running import House, calls, house, of_type, speaks
 
 
 async def upload(rooms: House, room: str, path: str, content: bytes, status: int = 201) -> Any:

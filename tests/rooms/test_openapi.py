@@ -9,7 +9,8 @@ import jsonschema
 
 from gateway.features.rooms.feature import ROUTES
 from gateway.features.rooms.openapi import paths, schemas
-from tests.rooms.running import House, house, speaks
+from tests.rooms.described import conforms
+from tests.rooms.running import house, speaks
 
 
 def test_every_route_is_described_and_no_other() -> None:
@@ -36,19 +37,6 @@ def test_every_reference_leads_somewhere() -> None:
     assert wanted <= set(components)
     for schema in components.values():
         jsonschema.Draft202012Validator.check_schema(schema)
-
-
-async def conforms(rooms: House, method: str, path: str, status: int, body: Any, **ids: str) -> Any:
-    answer = await rooms.http.request(method, path.format(**ids), json=body)
-    assert answer.status_code == status, answer.text
-    operation = paths()[path][method.lower()]
-    schema = operation["responses"][str(status)]["content"]["application/json"]["schema"]
-    whole = {**schema, "components": {"schemas": schemas()}}
-    jsonschema.Draft202012Validator(whole).validate(answer.json())
-    if body is not None and status < 300:
-        asked = operation["requestBody"]["content"]["application/json"]["schema"]
-        jsonschema.Draft202012Validator({**asked, "components": {"schemas": schemas()}}).validate(body)
-    return answer.json()["data"]
 
 
 async def test_answers_conform(tmp_path: Path) -> None:

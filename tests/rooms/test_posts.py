@@ -17,7 +17,7 @@ from tests.gateway.double import Double, Exchange
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.rooms.running import Json, calls, speaks
-from tests.rooms.test_kill import LOST, Gateway, Seen, settled
+from tests.support.kills import LOST, Gateway, Seen, settled
 from tests.tools.web import Asked, Web
 
 CONFIG = """\

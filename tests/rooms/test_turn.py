@@ -15,14 +15,10 @@ from gateway.features.rooms.transaction import sound
 from normalizers import registry
 from tests.gateway.double import answers, endless, silence
 from tests.patience import PATIENCE
-from tests.rooms.running import calls, house, speaks
+from tests.rooms.running import calls, house, of_type, speaks
 from tests.store.postgresql import start
 
 FULL = {"access": "full"}
-
-
-def of_type(history: dict[str, Any], event_type: str) -> list[dict[str, Any]]:
-    return [event["payload"] for event in history["events"] if event["event_type"] == event_type]
 
 
 async def test_each_step_of_a_turn_has_its_event(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gateway.features.agents.tools import Access, Cost, Effect
 from gateway.features.agents.tools.mcp import http, results, server, stdio
 from gateway.wire.responses.request import NOT_OURS, CreateResponse, ToolTable
 from tests.cli.commands import config, ctxgate
-from tests.tools.mcp.test_servers import TIME
+from tests.support.mcp_servers import TIME
 
 ROOT = Path(__file__).parents[3]
 TEXT = (ROOT / "docs/tools.md").read_text("utf-8")

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 from tests.rooms.running import real_house
-from tests.tools.mcp.test_servers import TIME
+from tests.support.mcp_servers import TIME
 
 
 async def test_a_response(tmp_path: Path, test_model: Path) -> None:

@@ -17,8 +17,8 @@ from tests.gateway.double import Double
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.rooms.running import calls, speaks
-from tests.rooms.test_kill import Gateway, Seen, settled
-from tests.tools.mcp.test_servers import MISBEHAVING
+from tests.support.kills import Gateway, Seen, settled
+from tests.support.mcp_servers import MISBEHAVING
 
 CONFIG = """\
 active_model: m

@@ -9,7 +9,7 @@ from typing import Any
 
 from gateway.features.agents.settings import MCPServer
 from tests.rooms.running import calls, house, speaks
-from tests.tools.mcp.test_servers import MISBEHAVING, TIME
+from tests.support.mcp_servers import MISBEHAVING, TIME
 
 ALLOWED = {"access": "edit", "allow": ["time.*", "it.*", "broken.*"]}
 SERVERS = {

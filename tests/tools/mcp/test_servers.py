@@ -24,10 +24,8 @@ from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolE
 from gateway.features.agents.tools.mcp import server as server_module
 from gateway.features.agents.tools.mcp.server import Server
 from tests.patience import PATIENCE
+from tests.support.mcp_servers import MISBEHAVING, TIME
 
-MISBEHAVING = Path(__file__).with_name("misbehaving.py")
-TIME = (sys.executable, "-m", "mcp_server_time", "--local-timezone", "UTC")
-"""mcp-server-time, from PyPI."""
 ALL = ToolPolicy("full")
 
 Make = Callable[..., Server]
