@@ -35,8 +35,8 @@ from tests.formats.asking import ASK, WEATHER, Json, Said, chat_request, from_st
 from tests.formats.conftest import config
 from tests.formats.schemas import random_tool
 from tests.gateway.double import Double, Exchange, answers, chunk, completion, streams
-from tests.normalizers.test_unmarked_guards import objects
 from tests.patience import PATIENCE
+from tests.support.bare_objects import objects
 
 ANSWERS = int(os.environ.get("CTXGATE_GUARDED_ANSWERS", "24"))
 """Answers at temperature 1.5 of each engine; the whole is 1000."""

@@ -8,7 +8,7 @@ from gateway.core import Gateway
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import config, external
 from tests.gateway.double import Double, Exchange
-from tests.request.test_past_calls import ONE, RESULT_ONE, RESULT_TWO, SHY, TWO, called
+from tests.support.past_turns import ONE, RESULT_ONE, RESULT_TWO, SHY, TWO, called
 
 SAID = "Let me look."
 PAST = [ASK, called(ONE, TWO, content=SAID), RESULT_ONE, RESULT_TWO, {"role": "user", "content": "And now?"}]

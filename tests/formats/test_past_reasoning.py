@@ -10,8 +10,7 @@ from gateway.core import Gateway
 from tests.formats.asking import ASK, WEATHER, Json, ask, tool
 from tests.formats.conftest import config
 from tests.gateway.double import Double, Exchange
-from tests.request.test_past_calls import ONE, RESULT_ONE, called
-from tests.request.test_past_reasoning import KEEPER
+from tests.support.past_turns import KEEPER, ONE, RESULT_ONE, called
 
 SOURCE = "{# tools #}" + KEEPER.replace("CONDITION", "preserve_thinking")
 NEXT: Json = {"role": "user", "content": "And now?"}

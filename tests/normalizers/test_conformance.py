@@ -17,14 +17,10 @@ import pytest
 
 from normalizers import fold, get, names
 from normalizers.values.coerce import schema_types, text_value
-from tests.normalizers.conformance import EXCEPTIONS, OWN, TABLES, Row, judge, rows, same, spec_of
+from tests.normalizers.conformance import EXCEPTIONS, OWN, TABLES, Row, judge, needs_tables, rows, same, spec_of
 from tests.normalizers.conformance_sources import SOURCES
 from tests.normalizers.splits import run
 
-needs_tables = pytest.mark.skipif(
-    not (TABLES / "messages.jsonl").is_file(),
-    reason="the shared conformance tables are missing: they lie beside the checkout and are never copied into it",
-)
 either_table = pytest.mark.parametrize("table", [OWN, pytest.param(TABLES, marks=needs_tables)], ids=["own", "shared"])
 
 EXTENDED_SHARE = 0.94

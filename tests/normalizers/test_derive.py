@@ -17,25 +17,22 @@ from normalizers.derive import NotRendered, RoundTrip, derive, round_trip
 from normalizers.registry import define
 from normalizers.write.grammar import grammar
 from normalizers.write.render import render_calls
-from tests.normalizers.conformance import AS_IT_STANDS, EXCEPTIONS, TABLES, Row, judge, rows
+from tests.normalizers.conformance import AS_IT_STANDS, EXCEPTIONS, TABLES, Row, judge, needs_tables, rows
 from tests.normalizers.conformance_sources import SOURCES
 from tests.normalizers.gbnf import Machine
 from tests.normalizers.splits import tool
-from tests.normalizers.test_conformance import needs_tables
-from tests.normalizers.test_templates import (
+from tests.support.chat_templates import (
     BROKEN,
     OWN,
     SHARED,
     TOOLS,
+    UNKNOWN,
     difference,
     needs_templates,
     rendered,
     renderer,
     templates,
 )
-
-UNKNOWN = Path(__file__).with_name("unknown")
-"""Templates of ours whose formats no built-in one reads."""
 
 HEADERS = "headers name the tool: such formats have a reader, but aren't derived"
 NOT_DERIVED = {

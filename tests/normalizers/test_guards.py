@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
-from functools import cache
+from collections.abc import Sequence
 from random import Random
 from typing import Any
 
@@ -17,51 +15,9 @@ from normalizers.spec import TagSyntax
 from normalizers.write.grammar import MAX_GUARD, guarded
 from normalizers.write.render import render_calls
 from tests.normalizers.gbnf import Machine
+from tests.normalizers.guards import GUARDS, TEXTS, TOOLS, Json, many, matcher, sampled
 
-Json = dict[str, Any]
-
-TEXTS = int(os.environ.get("CTXGATE_GUARD_TEXTS", "12"))
-"""For each mark of each format."""
-
-TOOLS: list[Json] = [
-    {
-        "name": "get_weather",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "city": {"type": "string"},
-                "unit": {"type": "string", "enum": ["celsius", "it's"]},
-                "days": {"type": "integer"},
-            },
-            "required": ["city"],
-        },
-    },
-    {"name": "now", "parameters": {}},
-    {
-        "name": "save.all",
-        "parameters": {
-            "type": "object",
-            "properties": {
-                "items": {"type": "array", "items": {"type": ["number", "null"]}},
-                "options": {"type": "object"},
-                "any": {},
-                "flag": {"type": "boolean"},
-                "either": {"anyOf": [{"type": "string"}, {"type": "object", "properties": {"a": {"const": 1}}}]},
-            },
-        },
-    },
-    {
-        "name": "book",
-        "strict": True,
-        "parameters": {
-            "type": "object",
-            "properties": {"title": {"type": "string", "maxLength": 9}, "days": {"type": "integer", "maximum": 9}},
-            "required": ["title", "days"],
-        },
-    },
-]
 NAMES = {tool["name"] for tool in TOOLS}
-GUARDS = {name: guarded(registry.get(name), TOOLS) for name in registry.names()}
 GUARDED = [name for name, guard in GUARDS.items() if guard is not None and guard.marked]
 
 
@@ -115,54 +71,6 @@ def test_every_text_of_the_grammar_in_lark_is_read(format: str) -> None:
         for seed in range(TEXTS):
             random = Random(seed)
             read_once(spec, sampled(begin(), random, "Well: " + mark, random.choice([5, 40, 150]), ends))
-
-
-@cache
-def llguidance_bytes() -> Any:
-    """A tokenizer with one token for each byte, and one for the end."""
-    llguidance = pytest.importorskip("llguidance")
-    wrapper = pytest.importorskip("llguidance._tokenizer").TokenizerWrapper
-
-    class Bytes:
-        def __init__(self) -> None:
-            self.tokens = [bytes([code]) for code in range(256)] + [b"<end>"]
-            self.eos_token_id = 256
-            self.bos_token_id = None
-            self.special_token_ids = [256]
-
-        def __call__(self, text: bytes | str) -> list[int]:
-            return list(text if isinstance(text, bytes) else text.encode())
-
-    return llguidance.LLTokenizer(wrapper(Bytes()))
-
-
-def matcher(grammar: str) -> Callable[[], Any]:
-    llguidance = pytest.importorskip("llguidance")
-    first = llguidance.LLMatcher(llguidance_bytes(), grammar)
-    assert not first.is_error(), first.get_error()
-    return lambda: first.deep_copy()
-
-
-def sampled(matching: Any, random: Random, begin: str, size: int, ends: Sequence[str]) -> str:
-    """Bytes that the matcher allows, at random; after `size` of them what may end a value, a call or a region."""
-    text = bytearray(begin.encode())
-    assert matching.consume_tokens(list(text))
-    while True:
-        mask = matching.compute_bitmask()
-        over = len(text) - len(begin) >= size
-        allowed = [code for code in range(256) if mask[code >> 3] >> (code & 7) & 1]
-        if mask[32] & 1 and (over or not allowed or random.random() < 0.02):
-            return text.decode()
-        plain = [code for code in allowed if 32 <= code < 127] or allowed
-        piece = bytes([random.choice(plain)])
-        if over:
-            assert len(text) < 20_000
-            fitting = [
-                end.encode() for end in ends if matching.validate_tokens(list(end.encode())) == len(end.encode())
-            ]
-            piece = random.choice(fitting) if fitting else piece
-        text += piece
-        assert matching.consume_tokens(list(piece))
 
 
 @pytest.mark.parametrize("format", GUARDED)
@@ -262,14 +170,6 @@ def test_one_call_alone() -> None:
     assert machine.accepts(f"Well. {one} Done: <|tool_call_en")
     assert not machine.accepts(f"{one} {one}")
     assert not machine.accepts("<|tool_call_start|>[now(), now()]<|tool_call_end|>")
-
-
-def many(tools: int, **parameter: Json) -> list[Json]:
-    properties = {f"key_{number}": {"type": ["string", "integer"][number % 2]} for number in range(6)} | parameter
-    return [
-        {"name": f"tool_{number}", "parameters": {"type": "object", "properties": properties}}
-        for number in range(tools)
-    ]
 
 
 @pytest.mark.parametrize("format", [name for name in GUARDED if name != "phi4"])

@@ -18,12 +18,12 @@ from normalizers.write.grammar import Grammar, grammar
 from normalizers.write.layout import layout_of
 from normalizers.write.render import render_calls
 from tests.normalizers.gbnf import Machine
-from tests.normalizers.test_derive import UNKNOWN
-from tests.normalizers.test_templates import (
+from tests.support.chat_templates import (
     BROKEN,
     OWN,
     SHARED,
     TOOLS,
+    UNKNOWN,
     Probe,
     needs_templates,
     rendered,

@@ -17,7 +17,8 @@ from normalizers.read import ARGUMENT_KEYS, BEGINNING
 from normalizers.values.loose_json import read_loosely
 from normalizers.write.grammar import Notation, guarded
 from tests.normalizers.gbnf import Machine
-from tests.normalizers.test_guards import GUARDS, TEXTS, TOOLS, Json, many, matcher, sampled
+from tests.normalizers.guards import GUARDS, TEXTS, TOOLS, Json, many, matcher, sampled
+from tests.support.bare_objects import objects
 
 FORMATS = [name for name, guard in GUARDS.items() if guard is not None]
 NOTATIONS: tuple[Notation, ...] = ("gbnf", "lark")
@@ -229,29 +230,6 @@ def within(value: Any, schema: Json) -> bool:
     wanted = schema.get("type", kinds[type(value)] if value is not None else "null")
     kind = "null" if value is None else kinds[type(value)]
     return kind in wanted or (kind == "integer" and "number" in wanted)
-
-
-_TOKEN = re.compile(r""""(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*'|[{}]""", re.DOTALL)
-
-
-def objects(text: str) -> list[Json]:
-    """The outermost objects of a text that is nothing else but brackets, fences and separators around them."""
-    found, between = [], []
-    depth = start = end = 0
-    for token in _TOKEN.finditer(text):
-        if token[0] == "{":
-            if depth == 0:
-                start = token.start()
-                between.append(text[end:start])
-            depth += 1
-        elif token[0] == "}":
-            depth -= 1
-            if depth == 0:
-                end = token.end()
-                found.append(json.loads(read_loosely(text[start:end]) or ""))
-    assert depth == 0
-    assert re.fullmatch(r"\s*(```[\w+\-. \t]*\r?\n\s*)?\[?[\s,;\]]*(```\s*)?", "".join([*between, text[end:]]))
-    return found
 
 
 def check_calls(text: str) -> int:

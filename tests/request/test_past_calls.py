@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,19 +10,10 @@ from gateway.request.past_calls import as_wanted
 from normalizers.derive.history import History, history
 from normalizers.derive.probes import SHOWN
 from normalizers.derive.turns import Turns
-from tests.normalizers.test_templates import OWN, SHARED, needs_templates, renderer
+from tests.support.chat_templates import OWN, SHARED, needs_templates, renderer
+from tests.support.past_turns import ONE, RESULT_ONE, RESULT_TWO, SHY, TWO, Json, called
 
-Json = dict[str, Any]
-
-ONE: Json = {"id": "a", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-TWO: Json = {"id": "b", "type": "function", "function": {"name": "g", "arguments": "{}"}}
 ASKED: Json = {"role": "user", "content": "Do."}
-RESULT_ONE: Json = {"role": "tool", "tool_call_id": "a", "content": "1"}
-RESULT_TWO: Json = {"role": "tool", "tool_call_id": "b", "content": "2"}
-
-
-def called(*calls: Json, content: Any = "", **more: Any) -> Json:
-    return {"role": "assistant", "content": content, **more, "tool_calls": [*calls]}
 
 
 SINGLE, APART = History(single_calls=True), History(apart=True)
@@ -68,12 +58,6 @@ def test_as_wanted(name: str) -> None:
 def wants(source: str) -> History:
     """Without what it does with reasoning: see `tests.request.test_past_reasoning`."""
     return replace(history(Turns(renderer(source), SHOWN)), reasoning="", keeps=None)
-
-
-SHY = """{%- for m in messages %}<|{{ m.role }}|>{% if m.tool_calls %}
-{%- if m.tool_calls | length > 1 %}{{ raise_exception('one call') }}{% endif %}
-{%- set f = m.tool_calls[0].function %}<call>{"name": "{{ f.name }}", "arguments": {{ f.arguments ARGUMENTS }}}</call>
-{%- else %}{{ m.content }}{% endif %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 
 
 @pytest.mark.parametrize(("written", "form"), [("| tojson", "object"), ("", "text")])

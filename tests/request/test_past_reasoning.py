@@ -12,7 +12,8 @@ from gateway.wire.chat import decode, encode
 from normalizers.derive.history import History, history
 from normalizers.derive.probes import SHOWN
 from normalizers.derive.turns import Turns
-from tests.normalizers.test_templates import SHARED, needs_templates, renderer
+from tests.support.chat_templates import SHARED, needs_templates, renderer
+from tests.support.past_turns import KEEPER
 
 Json = dict[str, Any]
 
@@ -63,13 +64,6 @@ def test_what_becomes_of_reasoning(name: str) -> None:
     assert {key: decode(value) for key, value in fields.items()} == {**sent, **expected}
 
 
-KEEPER = """{%- set ns = namespace(last=0) %}
-{%- for m in messages %}{% if m.role == 'user' %}{% set ns.last = loop.index0 %}{% endif %}{% endfor %}
-{%- for m in messages %}<|{{ m.role }}|>
-{%- if m.reasoning_content and (CONDITION or loop.index0 > ns.last) %}<think>{{ m.reasoning_content }}</think>
-{%- endif %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>
-{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}
-</tool_call>{% endfor %}<|end|>{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"""
 KEEPERS: dict[str, tuple[str, History]] = {
     "kept": ("true", History("object", reasoning="kept")),
     "dropped": ("false", History("object", reasoning="dropped")),
