@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.patience import PATIENCE
+from tests.clients.libraries import PROGRAMS, run
 
-PROGRAMS = Path(__file__).parent / "programs"
 PYTHON = sorted(path.stem for path in PROGRAMS.glob("*_*.py"))
 
 pytestmark = pytest.mark.clients
-
-
-def run(command: list[str | Path], environment: dict[str, str]) -> str:
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
 
 
 def holds(output: str) -> None:

@@ -11,11 +11,11 @@ import pytest
 from openai import OpenAI
 
 from gateway.config import Model
-from tests.clients.test_libraries import PROGRAMS, run
+from tests.clients.libraries import PROGRAMS, run
 from tests.media.conftest import tiny_whisper as tiny_whisper  # a fixture
 from tests.media.conftest import voice as voice  # a fixture
-from tests.media.test_sound import SENTENCE, ears, gateway, mouth, speak, words
 from tests.patience import PATIENCE
+from tests.support.sound import SENTENCE, ears, gateway, mouth, speak, words
 
 
 @pytest.fixture(scope="module")

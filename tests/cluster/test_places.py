@@ -13,7 +13,7 @@ from gateway.features.cluster.prompts import NoPlaces, Places, PlaceServer, Rate
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
 from tests.patience import PATIENCE
-from tests.prompts.test_live import PROMPTS, TOKENS, Double, rendering
+from tests.support.prompt_double import PROMPTS, TOKENS, Double, rendering
 
 SETTINGS = Prompts(min_tokens=64, save="each_turn")
 USAGE = {"prompt_tokens": TOKENS, "prompt_tokens_details": {"cached_tokens": 0}, "completion_tokens": 0}

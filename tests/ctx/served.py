@@ -21,6 +21,12 @@ from tests.cli.commands import environment
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
+FORBIDDEN = {
+    *("thread_id", "response_id", "conversation_id", "provider_thread_id", "provider_response_id", "native_thread"),
+    *("native_state", "openai_response_id", "anthropic_message_id", "gemini_response_id"),
+}
+"""Names of a provider's own, which stand in no frame."""
+
 
 @dataclass
 class Tree:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from gateway.features.ctx.temporary import MAX_SESSIONS
+from tests.ctx.screen import until
 from tests.ctx.served import Client, Tree, tree, types
-from tests.ctx.test_runner import until
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

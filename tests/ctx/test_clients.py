@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from tests.ctx.engine import Words, with_engine
 from tests.ctx.served import Tree, text, tree, types
-from tests.gateway.double import Double, Exchange, chunk
+from tests.gateway.double import Double
 from tests.patience import PATIENCE
 
 ECHO = {"active_model": "echo", "models": {"echo": {"runtime": "echo"}}}
@@ -124,36 +125,6 @@ async def test_two_hundred_clients(short: Path) -> None:
 
 
 # Killed
-
-
-class Words:
-    """An engine that says a word for each permit, to all that ask."""
-
-    def __init__(self) -> None:
-        self.permits = asyncio.Semaphore(0)
-        self.asked: list[Any] = []
-
-    async def script(self, exchange: Exchange) -> None:
-        self.asked.append(exchange.json)
-        await exchange.start()
-        for number in range(200):
-            permit = asyncio.ensure_future(self.permits.acquire())
-            both: set[asyncio.Future[Any]] = {permit, exchange.gone}
-            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
-            if exchange.gone.done():
-                if not permit.cancel():
-                    self.permits.release()  # it came in the same turn of the loop; somebody else waits for it
-                return
-            await exchange.event(chunk(f"word{number} "))
-        await exchange.end()
-
-
-def with_engine(double: Double) -> dict[str, Any]:
-    return {
-        "active_model": "m",
-        "models": {"m": {"runtime": "openai", "port": double.address.port}},
-        "ctx": {"models": {"m": {"object": "acme/m"}}},
-    }
 
 
 async def test_killed_in_mid_session(short: Path) -> None:

@@ -37,8 +37,7 @@ from gateway.services import Services
 from gateway.wire.events import line
 from tests.conftest import ROOT
 from tests.ctx.kept import Kept, eventually, keeping
-from tests.ctx.served import Tree, text, types
-from tests.ctx.test_events import FORBIDDEN
+from tests.ctx.served import FORBIDDEN, Tree, text, types
 from tests.gateway.double import Double, Exchange, answers, chunk, says, streams
 
 RESPONSES = (

@@ -10,12 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.wire.events import AnswerTooLong, Delta, Done, Error, Event, EventReader, Start, decode, line
+from tests.ctx.served import FORBIDDEN
 from tests.gateway.double import chunk
-
-FORBIDDEN = {
-    *("thread_id", "response_id", "conversation_id", "provider_thread_id", "provider_response_id", "native_thread"),
-    *("native_state", "openai_response_id", "anthropic_message_id", "gemini_response_id"),
-}
 
 
 def read(*chunks: dict[str, Any], limit: int = 1 << 20) -> list[dict[str, Any]]:

@@ -17,8 +17,8 @@ from gateway.wire.form import FileStart, FormReader
 from tests.ctx.served import Tree, tree, types
 from tests.media.conftest import tiny_whisper as tiny_whisper  # a fixture
 from tests.media.conftest import voice as voice  # a fixture
-from tests.media.test_sound import SENTENCE, words
 from tests.patience import PATIENCE
+from tests.support.sound import SENTENCE, words
 from tests.threaded import threaded
 
 SOUND = bytes(range(256)) * 1000

@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -25,8 +24,9 @@ import pytest
 from gateway.features.ctx import client, runner
 from gateway.features.ctx import terminal as terminal_module
 from tests.conftest import ROOT
+from tests.ctx.engine import Words, with_engine
+from tests.ctx.screen import until
 from tests.ctx.served import Tree, tree
-from tests.ctx.test_clients import Words, with_engine
 from tests.engines.conftest import stand_still
 from tests.gateway.double import Double, answers, chunk, streams
 from tests.patience import PATIENCE
@@ -317,21 +317,6 @@ def terminal(made: Tree, *arguments: str) -> Iterator[int]:
         os.close(descriptor)
         os.kill(process, signal.SIGKILL)
         os.waitpid(process, 0)
-
-
-def until(descriptor: int, expected: bytes, rest: list[bytes]) -> bytes:
-    """What comes up to the expected text; what came with it and follows is kept in `rest` for the next call."""
-    found = rest.pop() if rest else b""
-    end = time.monotonic() + PATIENCE
-    while expected not in found:
-        assert select.select([descriptor], [], [], max(0, end - time.monotonic()))[0], found
-        try:
-            found += os.read(descriptor, 1024)
-        except OSError:  # the other end is closed
-            assert expected in found, found
-    before, _, after = found.partition(expected)
-    rest.append(after)
-    return before + expected
 
 
 def test_a_terminal_sees_text(echo: Tree) -> None:

@@ -15,9 +15,9 @@ from gateway.features.ctx.connection import MAX_FOLLOWING
 from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.features.ctx.sync import sync
 from normalizers import registry
+from tests.ctx.engine import Words
 from tests.ctx.kept import eventually, keeping
 from tests.ctx.served import text, types
-from tests.ctx.test_clients import Words
 from tests.gateway.double import Double, Exchange, chunk, streams
 from tests.patience import PATIENCE
 from tests.store.postgresql import Server, start

@@ -7,32 +7,22 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from msgspec.structs import replace
 from pydantic import SecretStr
 
-from gateway.config import Config, Model
+from gateway.config import Model
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.ctx.launcher import launcher
 from gateway.features.ctx.listing import aliases
 from gateway.features.ctx.objects import ObjectName
-from gateway.features.ctx.settings import Ctx, CtxModel
+from gateway.features.ctx.settings import CtxModel
 from gateway.features.ctx.sync import sync
 from gateway.features.ctx.tree import MAX_ROOT, find_root, objects
 from tests.conftest import ROOT
+from tests.ctx.configured import config
 from tests.patience import PATIENCE
-
-
-def config(*names: str, **ctx: Any) -> Config:
-    models = {name: Model(name=name, runtime="mlx", path=Path(f"/nowhere/{name}")) for name in names}
-    return Config(
-        source=Path("x"),
-        active_model=names[0],
-        models=models,
-        sections={"ctx": Ctx(enabled=True, **{"compile": False, **ctx})},
-    )
 
 
 def listing(root: Path) -> dict[str, str]:
@@ -120,7 +110,7 @@ def test_objects_of_one_s_own_are_found(root: Path) -> None:
 SYNC = """
 import sys
 from pathlib import Path
-from tests.ctx.test_sync import config
+from tests.ctx.configured import config
 from gateway.features.ctx import sync, tree
 left = int(sys.argv[2])
 whole = tree.write

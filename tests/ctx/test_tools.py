@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from gateway.features.ctx.tools.known import Described
+from tests.ctx.screen import until
 from tests.ctx.served import Tree, tree, types
-from tests.ctx.test_runner import until
 
 SERVER = """
 try:

@@ -9,7 +9,7 @@ from pathlib import Path
 from gateway.cli.doctor import _model
 from gateway.config import load
 from gateway.engines.machine import this_machine
-from tests.media.test_sound import gateway, states
+from tests.support.sound import gateway, states
 
 SERVER = """
 import sys

@@ -20,51 +20,23 @@ from gateway.config import Role
 from gateway.features.media.settings import Media
 from gateway.server.keys import FILE as FILE_NAME
 from gateway.server.keys import KeyFile
-from gateway.wire.form import Field, FileStart, FormReader
 from gateway.wire.limits import Limits
 from tests.gateway.double import Exchange, Script, answers, chunked
 from tests.gateway.running import Running, running
+from tests.media.forms import BOUND, form_of, part, post
 from tests.patience import PATIENCE
 
 ROLES: tuple[Role, ...] = ("speech", "transcription", "image", "infill")
 HEARS: dict[str, Any] = {"role": "chat", "more_roles": ROLES, "model_name": "engine/name"}
 SOUND = bytes(range(256)) * 2000
-BOUND = "Content-Type: multipart/form-data; boundary=x\r\n"
 
 
 def client(gateway: Running) -> AsyncOpenAI:
     return AsyncOpenAI(base_url=f"{gateway.url}/v1", api_key="unused", max_retries=0, timeout=PATIENCE)
 
 
-def form_of(exchange: Exchange) -> tuple[dict[str, list[str]], dict[str, tuple[str, str, bytes]]]:
-    """What came: fields, and files with their names and types."""
-    reader = FormReader(exchange.headers["content-type"])
-    fields: dict[str, list[str]] = {}
-    files: dict[str, tuple[str, str, bytes]] = {}
-    last = FileStart("", "", "")
-    for event in reader.feed(exchange.body):
-        if isinstance(event, Field):
-            fields.setdefault(event.name, []).append(event.value)
-        elif isinstance(event, FileStart):
-            last, files[event.name] = event, (event.filename, event.kind, b"")
-        else:
-            files[last.name] = (*files[last.name][:2], files[last.name][2] + event)
-    reader.finish()
-    return fields, files
-
-
-def part(name: str, value: bytes, filename: str = "") -> bytes:
-    named = f'name="{name}"' + (f'; filename="{filename}"' if filename else "")
-    return b"--x\r\nContent-Disposition: form-data; %b\r\n\r\n%b\r\n" % (named.encode(), value)
-
-
 def form(*parts: bytes) -> bytes:
     return b"".join(parts) + b"--x--\r\n"
-
-
-def post(content: bytes, path: str = "/v1/audio/transcriptions", size: int | None = None, head: str = BOUND) -> bytes:
-    lines = f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{head}Content-Length: {size or len(content)}\r\n\r\n"
-    return lines.encode() + content
 
 
 async def asked(gateway: Running, data: bytes) -> Any:

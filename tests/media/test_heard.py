@@ -10,8 +10,8 @@ import pytest
 from gateway.config import Model
 from tests.gateway.client import Answer, Client
 from tests.gateway.double import Double, Json, Script, answers, completion
+from tests.media.forms import form_of
 from tests.media.running import in_front_of
-from tests.media.test_endpoints import form_of
 
 SOUND = base64.b64encode(b"RIFFsound").decode()
 PART: Json = {"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}

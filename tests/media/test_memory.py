@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tests.hostile.running import Gateway, started
-from tests.media.test_endpoints import part, post
+from tests.media.forms import part, post
 from tests.threaded import threaded
 
 CLIENTS, SIZE, PER_SECOND = 10, 200_000_000, 1_000_000

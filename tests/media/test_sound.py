@@ -8,7 +8,6 @@ import re
 import time
 import wave
 from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,14 +17,11 @@ import pytest
 from openai import OpenAI
 
 from benchmarks.harness.weights import cache
-from gateway.app import build
-from gateway.config import Config, Engines, Model, Server
+from gateway.config import Model
 from gateway.engines.memory import estimate
-from tests.gateway.running import FAST, NO_COMMENTS
 from tests.patience import PATIENCE
-from tests.provider.server import serve
+from tests.support.sound import SENTENCE, ears, gateway, mouth, speak, states, words
 
-SENTENCE = "The library opens early in the morning."
 SENTENCES = (
     SENTENCE,
     "Please close the window before you leave the house.",
@@ -50,39 +46,10 @@ SENTENCES = (
 )
 
 
-@contextmanager
-def gateway(*models: Model, memory: int | None = None) -> Iterator[OpenAI]:
-    echo = Model(name="echo", runtime="echo")
-    config = Config(
-        source=Path(__file__),
-        active_model="echo",
-        models={model.name: model for model in (echo, *models)},
-        server=Server(**NO_COMMENTS),
-        engines=Engines(memory_budget=memory),
-    )
-    with (
-        serve(build(config), lifespan="on", http=FAST) as url,
-        OpenAI(base_url=f"{url}/v1", api_key="unused", timeout=PATIENCE, max_retries=0) as client,
-    ):
-        yield client
-
-
-def ears(path: Path) -> Model:
-    return Model(name="ears", runtime="faster-whisper", role="transcription", path=path)
-
-
-def mouth(path: Path) -> Model:
-    return Model(name="joe", runtime="piper", role="speech", path=path)
-
-
 @pytest.fixture(scope="module")
 def client(tiny_whisper: Path, voice: Path) -> Iterator[OpenAI]:
     with gateway(ears(tiny_whisper), mouth(voice)) as found:
         yield found
-
-
-def words(text: str) -> list[str]:
-    return re.findall(r"[a-z0-9']+", text.lower())
 
 
 def wrong(said: str, heard: str) -> int:
@@ -95,10 +62,6 @@ def wrong(said: str, heard: str) -> int:
             cost = min(row[other] + 1, row[other - 1] + 1, before + (one != b[other - 1]))
             before, row[other] = row[other], cost
     return row[-1]
-
-
-def speak(client: OpenAI, text: str = SENTENCE, format: str = "wav") -> bytes:
-    return client.audio.speech.create(model="joe", voice="joe", input=text, response_format=format).content  # type: ignore[arg-type]
 
 
 def test_what_is_spoken_is_heard(client: OpenAI) -> None:
@@ -227,12 +190,6 @@ def test_a_chat_and_an_ear_take_turns_in_one_memory(tiny_whisper: Path, voice: P
             heard = client.audio.transcriptions.create(model="ears", file=("a.wav", spoken))
             assert words(heard.text) == words(SENTENCE)
             assert states(client) == {"coder": "stopped", "ears": "ready"}
-
-
-def states(client: OpenAI) -> dict[str, str]:
-    status = client.get("/../-/status", cast_to=object)
-    assert isinstance(status, dict)
-    return {model["name"]: model["state"] for model in status["models"] if model["name"] != "echo"}
 
 
 @pytest.mark.slow

@@ -11,8 +11,8 @@ from gateway.core import Gateway
 from gateway.prompts.blocks import chain, chain_of
 from gateway.prompts.slots import MANY, SHORT_BLOCK_BYTES, Choice, Owners, Slot, choose, spare_of
 from tests.engines.conftest import mlx_model, mlx_python
+from tests.prompts.chains import WORTH, A, B, C, saved
 from tests.prompts.conftest import LEAST_CACHED, LONG, WINDOW, Open, Said, Shop, talk
-from tests.prompts.test_pure import WORTH, A, B, C, saved
 
 __all__ = ["mlx_model", "mlx_python"]
 

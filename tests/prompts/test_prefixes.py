@@ -21,8 +21,8 @@ from gateway.prompts.protocols import Reading, SlotServer
 from gateway.prompts.saver import STOP_SECONDS
 from gateway.prompts.slots import MANY, Slot
 from gateway.prompts.speed import ReadingSpeed
+from tests.prompts.chains import A, B, C, saved
 from tests.prompts.conftest import LONG, Open, Said, Shop, talk
-from tests.prompts.test_pure import A, B, C, saved
 
 SLOW = Costs(read=1.0, copy=0.01)
 PREFIX = chain(A)

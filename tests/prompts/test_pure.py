@@ -8,16 +8,9 @@ from msgspec.structs import replace
 
 from gateway.prompts import key
 from gateway.prompts.blocks import BLOCK_BYTES, chain, chain_of, shared
-from gateway.prompts.index import DAY, Saved, best, excess, superseded
+from gateway.prompts.index import DAY, best, excess, superseded
 from gateway.prompts.slots import SHORT_BLOCK_BYTES, Choice, Hosted, Slot, choose, spare, worth
-
-WORTH = 4
-
-
-def saved(name: str, text: str, **more: object) -> Saved:
-    begins = chain(text)
-    settings = {"key": "k", "model": "m", "size": 10, "sha256": "", "saved": 0.0, "used": 0.0, "sure": True, **more}
-    return Saved(name=name, tokens=len(text) // 4, chain=begins, **settings)  # type: ignore[arg-type]
+from tests.prompts.chains import WORTH, A, B, C, saved
 
 
 @given(st.text(max_size=2000), st.text(max_size=2000), st.text(max_size=2000))
@@ -73,9 +66,6 @@ def slots(*texts: str) -> list[Slot]:
         Slot(number, chain(text), len(text) // 4, unsaved=len(text) // 4, used=number)
         for number, text in enumerate(texts)
     ]
-
-
-A, B, C = ("".join(f"{letter}{number} " for number in range(1000)) for letter in "abc")
 
 
 def test_a_conversation_goes_on_in_its_slot() -> None:

@@ -24,7 +24,7 @@ from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.share import Share
 from gateway.prompts.turn import Turn
 from tests.patience import PATIENCE
-from tests.prompts.test_live import PROMPTS, TOKENS, Double, rendering
+from tests.support.prompt_double import PROMPTS, TOKENS, Double, rendering
 
 KEY = "0123456789abcdef" * 2
 
