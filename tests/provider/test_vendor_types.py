@@ -25,7 +25,7 @@ from gateway.provider import (
     UserMessage,
 )
 
-from . import test_anthropic, test_gemini
+from . import anthropic_exchanges, gemini_exchanges
 
 LATER = "a reason of a later version"
 """No published type has it; a client must live with it all the same."""
@@ -63,26 +63,26 @@ def unknown(value: Any, path: str = "") -> list[str]:
     return []
 
 
-@pytest.mark.parametrize("name", [name for name in test_anthropic.ANSWERS if name != LATER])
+@pytest.mark.parametrize("name", [name for name in anthropic_exchanges.ANSWERS if name != LATER])
 def test_anthropics_answers_and_events(claude: Any, name: str) -> None:
-    body: dict[str, Any] = test_anthropic.ANSWERS[name][0]
+    body: dict[str, Any] = anthropic_exchanges.ANSWERS[name][0]
     assert not unknown(TypeAdapter(claude.Message).validate_python(body))
     event: TypeAdapter[Any] = TypeAdapter(claude.RawMessageStreamEvent)
-    for each in test_anthropic.events(body):
+    for each in anthropic_exchanges.events(body):
         if each["type"] != "ping":  # the documentation has it, the types don't
             assert not unknown(event.validate_python(each))
 
 
-@pytest.mark.parametrize("name", [name for name in test_gemini.ANSWERS if name != LATER])
+@pytest.mark.parametrize("name", [name for name in gemini_exchanges.ANSWERS if name != LATER])
 def test_googles_answers(gemini: Any, name: str) -> None:
     # Its types forbid what they don't know, and warn of unknown values.
     with warnings.catch_warnings(action="error"):
-        gemini.GenerateContentResponse.model_validate(test_gemini.ANSWERS[name][0])
+        gemini.GenerateContentResponse.model_validate(gemini_exchanges.ANSWERS[name][0])
 
 
 @pytest.mark.parametrize("choice", [None, "auto", "required", ToolChoiceForce("look")], ids=str)
 async def test_requests_to_anthropic(claude: Any, choice: Any) -> None:
-    server = test_anthropic.Server(test_anthropic.message(test_anthropic.text("ok")))
+    server = anthropic_exchanges.Server(anthropic_exchanges.message(anthropic_exchanges.text("ok")))
     await server.ask(TALK, CONFIG, tools=[LOOK], tool_choice=choice)
     body = server.body
     asked: TypeAdapter[Any] = TypeAdapter(claude.MessageCreateParams)
@@ -96,7 +96,7 @@ async def test_requests_to_anthropic(claude: Any, choice: Any) -> None:
 
 @pytest.mark.parametrize("choice", [None, "auto", "required", ToolChoiceForce("look")], ids=str)
 async def test_requests_to_google(gemini: Any, choice: Any) -> None:
-    server = test_gemini.Server(test_gemini.candidate(test_gemini.text("ok")))
+    server = gemini_exchanges.Server(gemini_exchanges.candidate(gemini_exchanges.text("ok")))
     await server.ask(TALK, config=CONFIG, tools=[LOOK], tool_choice=choice)
     parts: dict[str, Any] = {
         "contents": list[gemini.Content],
