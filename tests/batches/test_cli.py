@@ -11,8 +11,7 @@ import pytest
 
 from gateway.features.batches.commands.batch import ends_at
 from tests.batches.test_api import chats, ended, of, start
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

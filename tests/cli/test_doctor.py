@@ -16,8 +16,7 @@ import yaml
 
 from gateway.cli.contracts import CONTRACTS
 from tests.backends.test_gguf import TEMPLATE, file
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.engines.served import served
 from tests.ports import free_port
 

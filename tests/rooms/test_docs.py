@@ -14,8 +14,7 @@ import pytest
 from gateway.features.agents.turn import Bounds
 from gateway.features.rooms import room, service
 from gateway.features.rooms.states import EVENTS, REFUSED
-from tests.cli.commands import config, environment, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, environment, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.readme.examples import examples
