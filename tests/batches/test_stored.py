@@ -16,7 +16,7 @@ from gateway.features.batches.objects import CreateBatch, Line, LineReader, answ
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from tests.batches.test_api import chats
-from tests.store.test_retention import config
+from tests.support.state import config
 
 
 @pytest.fixture
