@@ -137,14 +137,15 @@ def text_of(content: Any) -> str:
 
 
 class Stack:
-    """A server, or several. folder: for all that it keeps. slots: of each engine."""
+    """A server, or several. folder: for all that it keeps. slots, threads: of each engine."""
 
     name = ""
 
-    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int, threads: int = THREADS) -> None:
         self.folder = folder
         self.models = models
         self.slots = slots
+        self.threads = threads
         self.processes: list[subprocess.Popen[bytes]] = []
         self.current: str | None = None
 
@@ -193,8 +194,8 @@ class Ctxgate(Stack):
     name = "ctxgate"
     save = "each_turn"
 
-    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
-        super().__init__(folder, models, slots)
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int, threads: int = THREADS) -> None:
+        super().__init__(folder, models, slots, threads)
         self.gateway: Served | None = None
         self.stack = ExitStack()
 
@@ -206,7 +207,7 @@ class Ctxgate(Stack):
 
     def config(self) -> Json:
         model = {
-            "runtime": "llama.cpp", "context_window": WINDOW, "parallel": self.slots, "threads": THREADS,
+            "runtime": "llama.cpp", "context_window": WINDOW, "parallel": self.slots, "threads": self.threads,
             "group": "one",
         }  # fmt: skip
         return {
@@ -250,7 +251,7 @@ class Bare(Stack):
     def engine(self, model: str, script: Path, *more: str | Path) -> str:
         port = proc.free_port()
         options = (
-            *("--model", self.models[model], "--port", str(port), "--threads", str(THREADS)),
+            *("--model", self.models[model], "--port", str(port), "--threads", str(self.threads)),
             *("--parallel", str(self.slots), "--ctx-size", str(WINDOW * self.slots)),
         )
         return self.run([sys.executable, "-P", script, *options, *more], port)
@@ -261,8 +262,8 @@ class Hearth(Bare):
 
     name = "engine behind hearth-llm 0.1.1"
 
-    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int) -> None:
-        super().__init__(folder, models, 1)
+    def __init__(self, folder: Path, models: Mapping[str, Path], slots: int, threads: int = THREADS) -> None:
+        super().__init__(folder, models, 1, threads)
 
     def start(self, model: str) -> str:
         venv, kept = CACHE / "hearth-llm", self.folder / f"hearth-{model}"
@@ -282,7 +283,7 @@ class LlamaCppPython(Stack):
         venv, port = CACHE / "llama_cpp.server", proc.free_port()
         install(venv, ("llama-cpp-python[server]==0.3.36",))
         options = (
-            *("--model", self.models[model], "--port", str(port), "--n_threads", str(THREADS)),
+            *("--model", self.models[model], "--port", str(port), "--n_threads", str(self.threads)),
             *("--n_ctx", str(WINDOW), "--cache", "true"),
         )
         return self.run([venv / "bin/python", "-m", "llama_cpp.server", *options], port, "/v1/models")
@@ -455,7 +456,7 @@ def questions(system: str, count: int) -> list[list[Json]]:
     ]
 
 
-def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int) -> Iterator[report.Goal]:
+def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int, threads: int) -> Iterator[report.Goal]:
     """Agents at once: cold, warm, and one reading of the engine alone, in turns."""
     found: dict[str, list[float]] = {}
     cached: list[float] = []
@@ -463,8 +464,8 @@ def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int) -> Ite
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(counts)) as pool:
         (Path(folder) / "gateway").mkdir()
         (Path(folder) / "engine").mkdir()
-        gateway = CtxgateOnStop(Path(folder) / "gateway", {"a": weights}, FAN_OUT_SLOTS)
-        alone = Bare(Path(folder) / "engine", {"a": weights}, FAN_OUT_SLOTS)
+        gateway = CtxgateOnStop(Path(folder) / "gateway", {"a": weights}, FAN_OUT_SLOTS, threads)
+        alone = Bare(Path(folder) / "engine", {"a": weights}, FAN_OUT_SLOTS, threads)
         try:
             url, engine = gateway.ensure("a"), alone.ensure("a")
             for each in (url, engine):
@@ -539,6 +540,7 @@ def main() -> int:
     parser.add_argument("--first-token", action="store_true", help="instead: one prompt before and after a swap")
     parser.add_argument("--fan-out", metavar="COUNTS", help="instead: agents that start at once, such as 4,8")
     parser.add_argument("--rounds", type=int, default=3, help="of --fan-out (default: 3)")
+    parser.add_argument("--threads", type=int, default=THREADS, help="of each engine of --fan-out (default: 1)")
     parser.add_argument("--weights", choices=[*WEIGHTS], help="default: SmolLM2 in _models")
     asked = parser.parse_args()
     weights = weights_of(asked.weights)
@@ -547,7 +549,10 @@ def main() -> int:
     compile_gateway()
     if asked.first_token or asked.fan_out:
         counts = [int(count) for count in (asked.fan_out or "").split(",") if count]
-        found = fan_out(weights, counts, asked.bytes, asked.rounds) if counts else after_swaps(weights, asked.bytes)
+        if counts:
+            found = fan_out(weights, counts, asked.bytes, asked.rounds, asked.threads)
+        else:
+            found = after_swaps(weights, asked.bytes)
         print(f"{proc.machine()}; {weights.stem}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
         verdicts = [*found]
         print("\n".join(map(str, verdicts)))
