@@ -15,9 +15,10 @@ import pytest
 from gateway.app import build
 from gateway.backends.echo import EchoBackend
 from gateway.config import Config, Model
+from tests.allowed_imports import FEATURES, OURS
+from tests.conftest import ROOT
 from tests.gateway.running import FAST
 from tests.provider.server import serve
-from tests.test_boundaries import FEATURES, OURS, ROOT
 
 PAGE = ROOT / "docs/architecture.md"
 TEXT = PAGE.read_text("utf-8")

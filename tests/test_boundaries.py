@@ -13,114 +13,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.allowed_imports import FEATURES, OURS, THEIRS
+from tests.conftest import ROOT
 from tests.patience import PATIENCE
 
-ROOT = Path(__file__).parents[1]
 NETWORK = {"asyncio", "http", "multiprocessing", "select", "selectors", "socket", "socketserver", "ssl", "subprocess"}
 
-# The packages of ours that each one may import, itself aside. "gateway" alone is its `__init__`: the version.
-OURS: dict[str, set[str]] = {
-    "normalizers": set(),
-    "gateway": set(),
-    "gateway.errors": set(),
-    "gateway.upstream": {"gateway.errors"},
-    "gateway.wire": {"gateway.errors"},
-    "gateway.feature": {"gateway.wire"},
-    "gateway.schema": {"gateway.errors", "normalizers"},
-    "gateway.config": {"gateway.errors", "gateway.feature", "normalizers"},
-    "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire", "gateway.config"},
-    "gateway.server": {"gateway.errors", "gateway.core", "gateway.services", "gateway.wire"},
-    "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
-    "gateway.prompts": {"gateway.errors", "gateway.config"},
-    "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
-    "gateway.detection": {"gateway.backends", "gateway.config", "gateway.schema", "normalizers"},
-    "gateway.engines": {
-        *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
-        "gateway.wire",
-    },
-    "gateway.request": {"gateway.errors", "gateway.wire", "gateway.backends", "gateway.schema", "normalizers"},
-    "gateway.answer": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
-    "gateway.observe": {"gateway", "gateway.errors", "gateway.wire", "gateway.config", "gateway.answer"},
-    "gateway.core": {
-        *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
-        *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
-        *("gateway.detection", "gateway.schema", "normalizers"),
-    },
-    "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
-    "gateway.api": {
-        *("gateway", "gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core"),
-        *("gateway.engines", "gateway.observe", "gateway.request", "gateway.services", "gateway.store"),
-        "gateway.feature",
-    },
-    "gateway.app": {
-        *("gateway.config", "gateway.core", "gateway.api", "gateway.services", "gateway.server", "gateway.observe"),
-        *("gateway.feature", "normalizers"),
-    },
-    "gateway.cli": {
-        *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        *("gateway.detection", "gateway.store", "gateway.wire", "normalizers"),
-    },
-    "gateway.__main__": {"gateway.cli"},
-    "gateway.features": set(),
-}
-
-# The features that each feature may import besides: all of the above. Nothing above may import a feature.
-FEATURES: dict[str, set[str]] = {
-    "agents": set(),
-    "rooms": {"agents"},
-    "ctx": {"agents", "media", "rooms"},
-    "batches": set(),
-    "media": set(),
-    "evaluation": set(),
-    "models": {"evaluation"},
-    "cluster": {"models"},
-    "service": set(),
-    "page": set(),
-}
-
-# Packages of others. Where a part isn't named it may import none.
-THEIRS: dict[str, set[str]] = {
-    "gateway.wire": {"msgspec", "python_multipart"},
-    "gateway.schema": {"jsonschema", "referencing"},
-    "gateway.upstream": {"httptools"},
-    "gateway.config": {"keyring", "msgspec", "platformdirs", "pydantic", "pydantic_core", "yaml"},
-    "gateway.provider": {"httpx", "opentelemetry", "pydantic"},
-    "gateway.prompts": {"fsspec", "msgspec"},
-    "gateway.backends": {"msgspec"},
-    "gateway.detection": {"jinja2", "msgspec", "yaml"},
-    "gateway.request": {"msgspec"},
-    "gateway.answer": {"msgspec"},
-    "gateway.observe": {"msgspec", "opentelemetry"},
-    "gateway.engines": {
-        *("av", "faster_whisper", "llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "piper", "psutil", "xllamacpp"),
-    },
-    "gateway.core": {"msgspec"},
-    "gateway.server": {"httptools", "msgspec", "starlette", "uvicorn", "websockets"},
-    "gateway.store": {"alembic", "sqlalchemy"},
-    "gateway.api": {"msgspec", "prometheus_client", "sqlalchemy", "starlette", "uvicorn"},
-    "gateway.app": {"uvicorn"},
-    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn"},
-    "gateway.features.agents": {
-        *("anyio", "bs4", "click", "fsspec", "httpx", "markdownify", "msgspec", "pydantic", "sqlalchemy"),
-        *("alembic", "httpx2", "mcp", "mcp_types"),
-    },
-    "gateway.features.rooms": {"alembic", "click", "cryptography", "httpx", "keyring", "msgspec", "sqlalchemy"},
-    "gateway.features.ctx": {"alembic", "click", "httpx", "msgspec", "pydantic", "sqlalchemy"},
-    "gateway.features.batches": {
-        *("alembic", "click", "msgspec", "pydantic", "rich", "sqlalchemy", "starlette"),
-    },
-    "gateway.features.media": {"msgspec", "pydantic", "starlette"},
-    "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
-    "gateway.features.models": {
-        *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),
-    },
-    "gateway.features.cluster": {
-        *("alembic", "click", "httpx", "msgspec", "psutil", "psycopg", "pydantic", "ray", "sqlalchemy"),
-    },
-    "gateway.features.service": {"click", "httpx", "msgspec"},
-    "gateway.features.page": {"starlette"},
-}
 
 PURE = ("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer")
 """Nothing that these import, and nothing that is imported there in turn, reaches a network or a process."""

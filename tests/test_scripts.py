@@ -14,7 +14,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering
 from tests.llama_server import pinned
 from tests.patience import PATIENCE
 from tests.ports import free_port

@@ -17,7 +17,7 @@ from gateway.core import Gateway
 from gateway.core.describer import MAX_DESCRIBED
 from gateway.wire.chat import Caller, ChatRequest
 from gateway.wire.images import NOTE, urls, with_texts
-from tests.api.test_websocket import opened, turn
+from tests.api.websocket import opened, turn
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.before_ollama import before
 from tests.gateway.client import Client

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ from gateway.features.models.pull.download import ATTEMPTS
 from gateway.server.tls import trusting
 from tests.cli import commands
 from tests.cli.commands import config, ctxgate
-from tests.cli.test_tls import written
 from tests.engines.served import served
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.pull.sources import Source, serving
-from tests.pull.test_hub import REPO, hub
+from tests.support.certificates import written
+from tests.support.hub import REPO, hub
+from tests.support.jobs import until
 
 Json = dict[str, Any]
 SOURCE = f"hf:{REPO}:tiny.gguf"
@@ -59,17 +60,6 @@ def client(source: Source, folder: Path) -> Iterator[httpx.Client]:
     environ = {"HF_ENDPOINT": source.url, "HF_HOME": str(folder / "hf"), "NO_PROXY": "127.0.0.1"}
     with served(CONFIG, folder, **environ) as gateway, httpx.Client(base_url=gateway.url, timeout=PATIENCE) as http:
         yield http
-
-
-def until(client: httpx.Client, ready: Callable[[Json], bool]) -> Json:
-    """The newest job, once it is so."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        job: Json = client.get("/-/jobs").json()["jobs"][0]
-        if ready(job):
-            return job
-        assert time.monotonic() < end, job
-        time.sleep(0.02)
 
 
 def begin(client: httpx.Client, **json: object) -> Json:

@@ -14,8 +14,8 @@ from gateway.wire.logprobs import Logprobs
 from tests.gateway.double import Exchange, Json, chunk, completion
 from tests.gateway.running import running
 from tests.patience import PATIENCE
+from tests.support.logprobs import HELLO, check
 
-HELLO: list[Json] = [{"role": "user", "content": "Hello"}]
 TOOL: Json = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
 INCLUDE: Json = {"include": ["message.output_text.logprobs"]}
 
@@ -42,21 +42,6 @@ def of_chat(answer: httpx.Response) -> tuple[str, list[Json] | None]:
                 assert {*logprobs} == {"content", "refusal"}
                 tokens = (tokens or []) + logprobs["content"]
     return text, tokens
-
-
-def check(text: str, tokens: list[Json] | None, top: int) -> None:
-    assert tokens, text
-    assert "".join(token["token"] for token in tokens) == text
-    for token in tokens:
-        assert len(token["top_logprobs"]) == top
-        assert token["logprob"] <= 0
-        for one in (token, *token["top_logprobs"]):
-            assert one["bytes"] == [*one["token"].encode()]
-        if top:
-            assert token["top_logprobs"][0]["token"] == token["token"], "at temperature 0"
-            assert token["top_logprobs"][0]["logprob"] == token["logprob"]
-        values = [one["logprob"] for one in token["top_logprobs"]]
-        assert values == sorted(values, reverse=True)
 
 
 CHAT: dict[str, tuple[Json, int | None]] = {

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.api.asking import WEATHER, frames
-from tests.api.test_published_types import check
+from tests.api.published import check
 from tests.gateway.client import Answer
 from tests.gateway.double import DONE, Exchange, Json, chunk, chunked, completion
 from tests.gateway.running import Running, running

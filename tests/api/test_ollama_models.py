@@ -21,7 +21,7 @@ from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 from tests.pull.sources import Source, serving
-from tests.pull.test_hub import REPO, hub
+from tests.support.hub import REPO, hub
 
 HF = f"hf.co/{REPO}:latest"
 

@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from websockets.asyncio.client import connect
 
 from tests.api.asking import frames, said
-from tests.api.test_responses_events import CASES, TOOLS
+from tests.api.responses_events import CASES, TOOLS
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 from tests.patience import PATIENCE

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from functools import cache
-from importlib import import_module
 from typing import Any
 
 import httpx
 import pytest
-from pydantic import TypeAdapter
 
 from gateway.api import routes
 from tests.api.asking import WEATHER
+from tests.api.published import check
 from tests.patience import PATIENCE
 
 SAY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}]}
@@ -46,18 +44,6 @@ OWN = (
     "/api/",
 )
 """Parts of paths that neither company has."""
-
-
-@cache
-def published(name: str) -> TypeAdapter[Any]:
-    """name: as in `openai.types.chat:ChatCompletion`. Imported late, because it takes seconds."""
-    module, _, kind = name.partition(":")
-    return TypeAdapter(getattr(import_module(module), kind))
-
-
-def check(name: str, value: Any) -> None:
-    """Strictly: no number may come as text."""
-    published(name).validate_json(json.dumps(value), strict=True)
 
 
 class Walk:

@@ -12,7 +12,7 @@ from openai.types.responses.response_output_item import McpCall, McpListTools
 
 from gateway.features.agents.settings import MCPServer, Rooms
 from tests.api.asking import frames
-from tests.api.test_websocket import opened, turn
+from tests.api.websocket import opened, turn
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, answers
 from tests.gateway.running import Running, running

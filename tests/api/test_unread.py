@@ -12,7 +12,7 @@ from gateway.observe.request_log import LEFT, OK, repairs
 from gateway.wire.chat import ChatRequest
 from normalizers import registry
 from normalizers.unread import MAX_CHARACTERS
-from tests.api.test_allowed_tools import TOOLS, allowing, says, wrote
+from tests.api.allowed_tools import TOOLS, allowing, says, wrote
 from tests.gateway.client import chat
 from tests.gateway.double import Json, chunk, completion
 from tests.gateway.running import running

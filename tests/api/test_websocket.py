@@ -5,50 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 from openai import AsyncOpenAI
-from websockets.asyncio.client import ClientConnection, connect
+from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.api.responses import websocket
 from tests.api.asking import said
-from tests.cli.commands import config, serving
-from tests.cli.test_commands import answering
-from tests.gateway.double import Double, Exchange, Json, answers, chunk, endless, silence
-from tests.gateway.running import Running, running
+from tests.api.websocket import PATH, ask, opened, rest, turn
+from tests.cli.commands import answering, config, serving
+from tests.gateway.double import Double, Exchange, answers, chunk, endless, silence
+from tests.gateway.running import running
 from tests.patience import PATIENCE
 from tests.ports import free_port
-
-PATH = "/v1/responses"
-
-
-@asynccontextmanager
-async def opened(gateway: Running, path: str = PATH, **options: Any) -> AsyncIterator[ClientConnection]:
-    url = f"ws://127.0.0.1:{gateway.port}{path}"
-    async with connect(url, proxy=None, open_timeout=PATIENCE, **options) as client:
-        yield client
-
-
-async def ask(client: ClientConnection, **fields: Any) -> None:
-    await client.send(json.dumps({"type": "response.create", "model": "m", "input": "Hi", **fields}))
-
-
-async def turn(client: ClientConnection, **fields: Any) -> list[Json]:
-    """The events of one response."""
-    await ask(client, **fields)
-    return await rest(client)
-
-
-async def rest(client: ClientConnection) -> list[Json]:
-    events: list[Json] = []
-    while not events or events[-1]["type"] not in ("response.completed", "response.failed", "error"):
-        events.append(json.loads(await client.recv()))
-    return events
 
 
 async def test_the_events_are_those_of_a_stream() -> None:

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.features.batches.commands.batch import ends_at
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.support.batches import chats, ended, of, start

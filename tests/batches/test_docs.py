@@ -12,8 +12,7 @@ from gateway.features.batches import lines, runner
 from gateway.features.batches.batch_store import MOST_OPEN
 from gateway.features.batches.objects import MOST_FAULTS, UNANSWERED, WINDOW_SECONDS, Endpoint
 from gateway.features.batches.settings import Batches
-from tests.cli.commands import config, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, serving
 from tests.ports import free_port
 from tests.readme.examples import examples
 from tests.support.consoles import typed

@@ -15,8 +15,8 @@ from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.objects import CreateBatch, Line, LineReader, answered
 from gateway.server.principal import LOCAL
 from gateway.store import Store
-from tests.store.test_retention import config
 from tests.support.batches import chats
+from tests.support.state import config
 
 
 @pytest.fixture

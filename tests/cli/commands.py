@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import httpx
+
 from tests.patience import PATIENCE
+
+ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
 
 
 def environment(home: Path, **extra: str) -> dict[str, str]:
@@ -55,3 +61,22 @@ def config(folder: Path, text: str) -> Path:
     file.parent.mkdir(exist_ok=True)
     file.write_text(text, encoding="utf-8")
     return file
+
+
+@contextmanager
+def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
+    """A client of a gateway that is starting. Fails unless it answers within PATIENCE."""
+    family, address = (socket.AF_UNIX, str(uds)) if uds else (socket.AF_INET, ("127.0.0.1", port))
+    end = time.monotonic() + PATIENCE
+    while True:
+        with socket.socket(family) as connection:
+            if connection.connect_ex(address) == 0:
+                break
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    transport = httpx.HTTPTransport(uds=str(uds) if uds else None)
+    with httpx.Client(
+        base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=PATIENCE
+    ) as client:
+        assert client.get("/health").status_code == 200
+        yield client

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import ECHO, ROOT, answering
+from tests.cli.commands import ECHO, answering, config, ctxgate, serving
+from tests.cli.upstream import stream, upstream
+from tests.conftest import ROOT
 from tests.ports import free_port
 from tests.pull.sources import Source
 from tests.pull.sources import serving as source_serving
@@ -24,23 +24,6 @@ TOOLS = [
         },
     }
 ]
-
-
-def stream(*deltas: dict[str, Any]) -> tuple[str, bytes]:
-    """A streamed answer of an OpenAI-compatible server."""
-    finish = "tool_calls" if any("tool_calls" in delta for delta in deltas) else "stop"
-    lines = []
-    for index, delta in enumerate(deltas):
-        choice = {"index": 0, "delta": delta, "finish_reason": finish if index == len(deltas) - 1 else None}
-        chunk = {"id": "x", "object": "chat.completion.chunk", "created": 1, "model": "m", "choices": [choice]}
-        lines.append(f"data: {json.dumps(chunk)}\n\n")
-    return "text/event-stream", "".join([*lines, "data: [DONE]\n\n"]).encode()
-
-
-def upstream(tmp_path: Path, source: Source) -> None:
-    """The one model of the configuration is what `source` serves."""
-    model = f'{{runtime: openai, base_url: "{source.url}"}}'
-    config(tmp_path, f"active_model: m\nmodels: {{m: {model}}}\nserver: {{port: {free_port()}}}\n")
 
 
 def test_with_its_own_gateway(tmp_path: Path) -> None:

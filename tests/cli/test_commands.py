@@ -7,47 +7,22 @@ import os
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import click
-import httpx
 import pytest
 
 from gateway import __version__
 from gateway.cli.main import root
 from gateway.config import Server, load
 from gateway.errors import CATEGORIES, ProviderUnavailable
-from tests.cli.commands import config, ctxgate, environment, serving
-from tests.config.test_load import LOCALCOWORK
+from tests.cli.commands import ECHO, answering, config, ctxgate, environment, serving
+from tests.conftest import ROOT
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.pull.sources import Source
 from tests.pull.sources import serving as source_serving
-
-ROOT = Path(__file__).parents[2]
-ECHO = "active_model: echo\nmodels: {echo: {runtime: echo}}\n"
-
-
-@contextmanager
-def answering(port: int = 0, uds: Path | None = None) -> Iterator[httpx.Client]:
-    """A client of a gateway that is starting. Fails unless it answers within PATIENCE."""
-    family, address = (socket.AF_UNIX, str(uds)) if uds else (socket.AF_INET, ("127.0.0.1", port))
-    end = time.monotonic() + PATIENCE
-    while True:
-        with socket.socket(family) as connection:
-            if connection.connect_ex(address) == 0:
-                break
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    transport = httpx.HTTPTransport(uds=str(uds) if uds else None)
-    with httpx.Client(
-        base_url=f"http://127.0.0.1:{port}", transport=transport, trust_env=False, timeout=PATIENCE
-    ) as client:
-        assert client.get("/health").status_code == 200
-        yield client
+from tests.support.configurations import LOCALCOWORK
 
 
 def test_help(tmp_path: Path) -> None:

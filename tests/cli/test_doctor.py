@@ -15,8 +15,7 @@ import pytest
 import yaml
 
 from gateway.cli.contracts import CONTRACTS
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.engines.served import served
 from tests.ports import free_port
 from tests.support.gguf_files import TEMPLATE, file

@@ -3,33 +3,17 @@
 from __future__ import annotations
 
 import re
-import shlex
-import subprocess
-import sys
-import sysconfig
-import venv
 import zipfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import httpx
 import pytest
 
-from tests.cli.commands import environment
-from tests.cli.test_commands import answering
-from tests.patience import PATIENCE
+from tests.cli.commands import answering
+from tests.cli.installation import answer, run, served
+from tests.conftest import ROOT
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
 SMOLLM2 = ROOT / "_models/smollm2-135m-instruct.gguf"
-HELLO = {"messages": [{"role": "user", "content": "Say hello."}], "max_tokens": 8}
-
-
-def to_build() -> list[str]:
-    """The command of README.md that builds the wheel."""
-    (line,) = re.findall(r"^pip wheel [^#\n]*", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
-    return shlex.split(line)
 
 
 @pytest.mark.parametrize("page", ["README.md", "docs/service.md", "docs/cluster.md"])
@@ -43,85 +27,6 @@ def test_no_index_is_asked_for_ctxgate(page: str) -> None:
     asked = [line for line in lines if re.search(r"'?\bctxgate(\[|'|$)", line) and "--find-links" not in line]
     # This one adds an extra to what is installed; the page says so.
     assert [line for line in asked if line != "pip install 'ctxgate[mcp]'"] == []
-
-
-@pytest.fixture(scope="session")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The command `ctxgate` of the installed wheel. Its dependencies are those of this environment, not its code."""
-    folder = tmp_path_factory.mktemp("installed")
-    build = [sys.executable, "-m", *to_build(), "--no-build-isolation", "--no-index", "--wheel-dir", str(folder)]
-    subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=PATIENCE)
-    venv.create(folder / "venv", with_pip=True, symlinks=True)
-    (wheel,) = folder.glob("*.whl")
-    install: list[str | Path] = [
-        folder / "venv/bin/python",
-        "-m",
-        "pip",
-        "install",
-        "--quiet",
-        "--no-index",
-        "--no-deps",
-        str(wheel),
-    ]
-    subprocess.run(install, check=True, capture_output=True, timeout=PATIENCE)
-    (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-    theirs = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
-    (packages / "dependencies.pth").write_text("\n".join(theirs), "utf-8")
-    return folder / "venv/bin/ctxgate"
-
-
-@pytest.fixture
-def home(tmp_path: Path) -> Path:
-    (tmp_path / "home").mkdir()
-    (tmp_path / "empty").mkdir()
-    return tmp_path / "home"
-
-
-def surroundings(home: Path, **extra: str) -> dict[str, str]:
-    """Without the checkout on Python's path, and without a package index."""
-    env = environment(home, PIP_INDEX_URL=f"http://127.0.0.1:{free_port()}/simple", **extra)
-    del env["PYTHONPATH"]
-    return env
-
-
-def run(command: Path, home: Path, *args: str, **extra: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [command, *args],
-        cwd=home.parent / "empty",
-        env=surroundings(home, **extra),
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-    )
-
-
-@contextmanager
-def served(command: Path, home: Path, port: int, **extra: str) -> Iterator[list[str]]:
-    """Runs `ctxgate serve`. Yields what it says, which is complete at the end."""
-    said: list[str] = []
-    with subprocess.Popen(
-        [command, "serve", "--port", str(port)],
-        cwd=home.parent / "empty",
-        env=surroundings(home, **extra),
-        stderr=subprocess.PIPE,
-        text=True,
-    ) as process:
-        try:
-            yield said
-        finally:
-            process.terminate()
-            try:
-                said += process.communicate(timeout=PATIENCE)[1].splitlines()
-            finally:
-                process.kill()
-
-
-def answer(port: int) -> dict[str, str]:
-    response = httpx.post(f"http://127.0.0.1:{port}/v1/chat/completions", json=HELLO, timeout=PATIENCE)
-    assert response.status_code == 200, response.text
-    found = response.json()
-    return {"model": found["model"], "text": found["choices"][0]["message"]["content"]}
 
 
 def test_one_command_to_the_first_answer_with_the_wheels_at_hand(installed: Path, home: Path) -> None:

@@ -24,8 +24,7 @@ import yaml
 from gateway.cli.contracts import CONTRACTS
 from gateway.cli.launch import PROGRAMS
 from gateway.cli.main import main
-from tests.cli.commands import config, ctxgate, environment, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, environment, serving
 from tests.ports import free_port
 
 STAND_IN = """\

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.ports import free_port
 
 

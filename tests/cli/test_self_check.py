@@ -10,11 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import config, ctxgate
-from tests.cli.test_installed import home, installed, run
+from tests.cli.installation import run
 from tests.ports import free_port
-
-__all__ = ["home", "installed"]
-"""Fixtures."""
 
 
 @pytest.fixture

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gateway.errors import ProviderUnavailable
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.ports import free_port
 from tests.pull.sources import MEMBER, WEIGHTS, index, wheel
 from tests.pull.sources import serving as source_serving

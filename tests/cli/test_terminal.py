@@ -11,9 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import config, ctxgate, environment, serving
-from tests.cli.test_chat import stream, upstream
-from tests.cli.test_commands import ECHO, answering
+from tests.cli.commands import ECHO, answering, config, ctxgate, environment, serving
+from tests.cli.upstream import stream, upstream
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.pull.sources import Source

@@ -12,26 +12,14 @@ from pathlib import Path
 
 import httpx
 import pytest
-import trustme
 from websockets.sync.client import connect
 
 from tests.cli.commands import config, ctxgate, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.support.certificates import AUTHORITY, written
 
-AUTHORITY = trustme.CA()
 NAME = "gateway.example"
-
-
-def written(folder: Path, *names: str) -> trustme.LeafCert:
-    """Puts a certificate and its key into the folder of config.yaml."""
-    folder.mkdir(exist_ok=True)
-    pair = AUTHORITY.issue_cert(*(names or ("127.0.0.1", "localhost")))
-    (folder / "key.pem").unlink(missing_ok=True)
-    (folder / "key.pem").touch(mode=0o600)
-    pair.private_key_pem.write_to_path(folder / "key.pem")
-    pair.cert_chain_pems[0].write_to_path(folder / "cert.pem")
-    return pair
 
 
 def configured(folder: Path, port: int) -> Path:

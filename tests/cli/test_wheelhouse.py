@@ -13,12 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_commands import answering
-from tests.cli.test_installed import ROOT, answer, home, run, served
+from tests.cli.commands import answering
+from tests.cli.installation import answer, run, served
+from tests.conftest import ROOT
 from tests.ports import free_port
-
-__all__ = ["home"]
-"""A fixture."""
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 

@@ -25,9 +25,9 @@ from gateway.store import Store
 from gateway.wire.chat import ChatRequest
 from gateway.wire.chat import encode as chat_bytes
 from tests.gateway.double import Double, Exchange, answers, chunk, completion, endless
-from tests.operations.test_routes import asked, cut, doubles, gone, request
 from tests.patience import PATIENCE
 from tests.store.postgresql import Server, start
+from tests.support.doubles import asked, cut, doubles, gone, request
 
 MODEL = Model(name="m", runtime="llama-cpp-python", path=Path(__file__))
 

@@ -19,8 +19,8 @@ from gateway.features.agents.settings import MCP, MCPServer, RoomMount, Rooms, R
 from gateway.features.batches.settings import Batches
 from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.features.media.settings import Media
-from tests.config.test_load import LOCALCOWORK, OURS
-from tests.config.test_problems import CASES, Case
+from tests.config.mistakes import CASES, Case
+from tests.support.configurations import LOCALCOWORK, OURS
 
 FOLDER = Path(__file__).parents[2] / "_models"
 TEXT = (FOLDER / "config.yaml").read_text(encoding="utf-8")

@@ -23,8 +23,7 @@ from gateway.engines.gpu import Card, nvidia_cards, rocm_cards
 from gateway.engines.gpu_placement import MARGIN, MB
 from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine, recipe
-from tests.cli.commands import config, ctxgate, environment, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, environment, serving
 from tests.llama_server import EMBEDDED, program
 from tests.patience import PATIENCE
 from tests.ports import free_port

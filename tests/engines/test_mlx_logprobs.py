@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_logprobs import HELLO, check
 from tests.gateway.running import running
+from tests.support.logprobs import HELLO, check
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.api.test_stop import REPORTED, TOOL, asked, ended
 from tests.gateway.running import running
+from tests.support.stopping import REPORTED, TOOL, asked, ended
 
 
 @pytest.mark.parametrize("stream", [False, True])

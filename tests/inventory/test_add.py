@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,54 +17,15 @@ import yaml
 
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
-from tests.cli.commands import environment
 from tests.conftest import ROOT
 from tests.engines.served import served
+from tests.inventory.commands import FILE, ctxgate
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.pull.sources import Source, serving
-from tests.pull.test_hub import COMMIT, REPO, hub
+from tests.support.hub import COMMIT, REPO, hub
 
-FILE = """\
-# my models
-active_model: echo  # for now
-
-models:
-  # it repeats
-  echo: {runtime: echo}
-  big: {runtime: llama.cpp, path: big.gguf}  # not fetched yet
-
-log: {level: info}  # and nothing else
-"""
 ENGINE = ROOT / "gateway/engines/xllamacpp_server.py"
-
-
-@pytest.fixture
-def config(tmp_path: Path) -> Path:
-    folder = tmp_path / "models"
-    folder.mkdir()
-    file = folder / "config.yaml"
-    file.write_text(FILE)
-    return file
-
-
-def ctxgate(
-    config: Path, *args: str | Path, most: int | None = None, hub: Source | None = None, **environ: str
-) -> subprocess.CompletedProcess[str]:
-    """most: bytes that a file may have; what the command writes beyond fails as on a full disk."""
-    name, *rest = map(str, args)
-    if hub is not None:
-        environ |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(config.parent.parent / "hf")}
-    return subprocess.run(
-        [sys.executable, "-m", "gateway", name, "--config", str(config), *rest],
-        env=environment(config.parent.parent, NO_PROXY="127.0.0.1", **environ),
-        cwd=config.parent.parent,
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE,
-        check=False,
-        preexec_fn=None if most is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
-    )
 
 
 def other_lines_stay(config: Path) -> None:

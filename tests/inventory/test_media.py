@@ -12,10 +12,9 @@ from gateway.config.values import Model
 from gateway.errors import ProviderInvalidModel
 from gateway.features.models.inventory.media import EARS, MOUTH, SD_CPP, WHISPER_CPP, Kind, choices, chosen, role_of
 from gateway.features.models.inventory.source import Hub
-from tests.inventory.test_add import config as config  # a fixture
-from tests.inventory.test_add import ctxgate
+from tests.inventory.commands import ctxgate
 from tests.pull.sources import serving
-from tests.pull.test_hub import REPO, hub
+from tests.support.hub import REPO, hub
 
 VOICE = "en/en_US/joe/medium/en_US-joe-medium.onnx"
 VOICES = (VOICE, f"{VOICE}.json", "de/de_DE/eva/low/de_DE-eva-low.onnx", "de/de_DE/eva/low/de_DE-eva-low.onnx.json")

@@ -13,8 +13,7 @@ from msgspec.structs import replace
 from gateway.config import Config
 from gateway.features.evaluation import endpoints
 from gateway.features.evaluation.model_test import target
-from tests.cli.commands import environment, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, environment, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

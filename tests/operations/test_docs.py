@@ -22,8 +22,7 @@ from gateway.config.diff import at_start
 from gateway.observe import request_log
 from tests.cli.commands import environment
 from tests.conftest import ROOT
-from tests.operations.test_reload import Gateway, gateway
-from tests.operations.test_seeing import QUESTION
+from tests.operations.running import QUESTION, Gateway, gateway
 from tests.patience import PATIENCE
 
 PAGE = "".join((ROOT / "docs" / name).read_text("utf-8") for name in ("operations.md", "operations-reference.md"))

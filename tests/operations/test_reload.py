@@ -10,12 +10,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -31,6 +29,7 @@ from tests.cli.commands import config as written
 from tests.cli.commands import environment
 from tests.gateway.client import Client, request
 from tests.gateway.running import FAST
+from tests.operations.running import gateway
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.provider.server import serve
@@ -38,61 +37,6 @@ from tests.provider.server import serve
 needs_engine = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
 
 ECHO = "active_model: a\nmodels:\n  a: {runtime: echo}\n"
-
-
-class Gateway:
-    def __init__(self, process: subprocess.Popen[str], port: int, file: Path, log: Path) -> None:
-        self.process = process
-        self.file = file
-        self.log = log
-        self.http = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=PATIENCE, trust_env=False)
-
-    def until(self, holds: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-        """The status once it is as wanted."""
-        deadline = time.monotonic() + PATIENCE
-        while True:
-            try:
-                status: dict[str, Any] = self.http.get("/-/status").json()
-            except httpx.TransportError:
-                assert self.process.poll() is None, self.log.read_text()
-            else:
-                if holds(status):
-                    return status
-            assert time.monotonic() < deadline, self.log.read_text()
-            time.sleep(0.02)
-
-    def save(self, text: str) -> None:
-        """As editors do: nobody sees half of it."""
-        new = self.file.with_name("new.yaml")
-        new.write_text(text, "utf-8")
-        new.replace(self.file)
-
-    def names(self) -> list[str]:
-        return [model["id"] for model in self.http.get("/v1/models").json()["data"]]
-
-
-@contextmanager
-def gateway(folder: Path, text: str, *args: str, **environ: str) -> Iterator[Gateway]:
-    file, port, log = written(folder, text), free_port(), folder / "log"
-    command = [sys.executable, "-m", "gateway", "serve", "--port", str(port), *args]
-    state = os.environ["XDG_STATE_HOME"]
-    with (
-        log.open("w") as err,
-        subprocess.Popen(
-            command, cwd=folder, env=environment(folder, XDG_STATE_HOME=state, **environ), stderr=err, text=True
-        ) as process,
-    ):
-        running = Gateway(process, port, file, log)
-        try:
-            running.until(lambda status: True)
-            yield running
-        finally:
-            running.http.close()
-            process.terminate()
-            try:
-                process.wait(PATIENCE)
-            finally:
-                process.kill()
 
 
 @needs_engine

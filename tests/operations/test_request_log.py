@@ -26,34 +26,7 @@ from gateway.wire.chat import NOBODY, ChatRequest, encode
 from gateway.wire.usage import MOST_TOKENS
 from normalizers import registry
 from tests.gateway.double import chunk, completion
-
-
-def row(model: str = "m", outcome: str = OK, seconds: float = 0.2, **fields: Any) -> Row:
-    found = {
-        "stream": False,
-        "first": 0.0,
-        "usage": {},
-        "chunks": 0,
-        "repairs": None,
-        "recording": None,
-        "api": "chat",
-        "caller": NOBODY,
-        **fields,
-    }
-    return (
-        model,
-        found["stream"],
-        outcome,
-        100.0,
-        100.0 + seconds,
-        found["first"],
-        found["usage"],
-        found["chunks"],
-        found["repairs"],
-        found["recording"],
-        found["api"],
-        found["caller"],
-    )
+from tests.operations.rows import row
 
 
 def request_log(*rows: Row, size: int = 10) -> RequestLog:

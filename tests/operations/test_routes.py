@@ -7,7 +7,7 @@ import json
 import ssl
 import subprocess
 from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +34,12 @@ from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
 from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
+from tests.support.doubles import asked, cut, doubles, gone, request
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
 LIMITED = answers({"error": {"message": "slow down"}}, 429)
 WRONG = answers({"error": {"message": "no such field"}}, 400)
 STREAM = streams(chunk("Hello"), chunk(reason="stop"))
-
-
-async def gone(exchange: Exchange) -> None:
-    """A script: the connection ends before the answer has begun."""
-    exchange.reset()
-
-
-async def cut(exchange: Exchange) -> None:
-    """A script: a stream is promised, and the connection ends before its first event."""
-    await exchange.start()
-    exchange.reset()
-
-
-@asynccontextmanager
-async def doubles(*scripts: tuple[Script, ...]) -> AsyncIterator[list[Double]]:
-    async with asyncio.timeout(PATIENCE), AsyncExitStack() as stack:
-        yield [await stack.enter_async_context(Double(*each).serve()) for each in scripts]
 
 
 @asynccontextmanager
@@ -72,20 +56,6 @@ def model(double: Double | None = None, name: str = "m", **settings: Any) -> Mod
 
 def several(found: list[Double], **settings: Any) -> Model:
     return model(replicas=tuple(f"http://127.0.0.1:{double.address.port}" for double in found), **settings)
-
-
-def request(text: str = "Hi", **fields: Any) -> ChatRequest:
-    return ChatRequest.parse(encode(chat(text, **fields)))
-
-
-async def asked(gateway: Gateway, request: ChatRequest) -> list[bytes]:
-    with await gateway.chat(request) as run:
-        if not request.stream:
-            return [await run.whole()]
-        found: list[bytes] = []
-        while payloads := await run.payloads():
-            found += payloads
-        return found
 
 
 # Parameters

@@ -8,27 +8,15 @@ import subprocess
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
 from gateway.cli.replay import listed
 from tests.cli.commands import ctxgate
-from tests.operations.test_reload import Gateway, gateway
+from tests.operations.running import QUESTION, Gateway, gateway
 
 pytestmark = pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
-
-WEATHER = {"city": {"type": "string"}, "unit": {"type": "string", "enum": ["celsius", "fahrenheit"]}}
-PARAMETERS = {"type": "object", "properties": WEATHER, "required": ["city"]}
-FUNCTION = {"name": "get_weather", "description": "Current weather in a city.", "parameters": PARAMETERS}
-QUESTION: dict[str, Any] = {
-    "model": "tiny",
-    "messages": [{"role": "user", "content": "What is the weather in Paris in celsius?"}],
-    "tools": [{"type": "function", "function": FUNCTION}],
-    "temperature": 0,
-}
-
 
 CALLS = [{"id": "a", "type": "function", "function": {"name": "get_weather", "arguments": "(city='Oslo')"}}]
 BROKEN_PAST = [

@@ -28,7 +28,7 @@ from gateway.store import Store, usage
 from gateway.wire.chat import NOBODY, Caller
 from tests.cli.commands import config, ctxgate
 from tests.gateway.running import FAST
-from tests.operations.test_request_log import row
+from tests.operations.rows import row
 from tests.patience import PATIENCE
 from tests.provider.server import serve
 

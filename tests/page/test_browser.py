@@ -12,11 +12,11 @@ import pytest
 
 from tests.gateway.double import Exchange, chunk, completion
 from tests.hostile.running import Gateway, Json, Upstream, configuration, started, started_at
-from tests.operations.test_waiting import flex_waits
 from tests.page.browser import Page
 from tests.page.conftest import QUESTION, needs_engine
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.support.flex import flex_waits
 
 EVIL = '<img src=x onerror="document.title=\'hacked\'"><script>document.title="hacked"</script>'
 RAW = '<|tool_call_start|>[get_weather(city="Paris", unit="celsius")]<|tool_call_end|>'

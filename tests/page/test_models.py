@@ -11,14 +11,14 @@ import pytest
 
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
-from tests.api.test_jobs import until
 from tests.engines.served import served
 from tests.page import axe
 from tests.page.browser import Page
 from tests.page.conftest import needs_engine
 from tests.patience import PATIENCE
 from tests.pull.sources import Source, serving
-from tests.pull.test_hub import REPO, hub
+from tests.support.hub import REPO, hub
+from tests.support.jobs import until
 
 MINUTES = """
 window.before = window.before || window.fetch;

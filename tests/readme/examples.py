@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from tests.cli.commands import serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

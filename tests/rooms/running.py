@@ -16,8 +16,7 @@ from pydantic import SecretStr
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.features.agents.settings import MCP, MCPServer, Rooms
-from tests.cli.commands import config, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, serving
 from tests.gateway.double import Double, Exchange, Script, chunk
 from tests.patience import PATIENCE
 from tests.ports import free_port

@@ -11,8 +11,7 @@ import pytest
 from gateway.features.agents.turn import Bounds
 from gateway.features.rooms import room, service
 from gateway.features.rooms.states import EVENTS, REFUSED
-from tests.cli.commands import config, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, serving
 from tests.ports import free_port
 from tests.readme.examples import examples
 from tests.support.consoles import typed

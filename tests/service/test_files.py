@@ -18,10 +18,10 @@ from gateway.features.service.base import Plan
 from gateway.features.service.launchd import LABEL, Launchd
 from gateway.features.service.plan import plan
 from gateway.features.service.systemd import SERVICE, SOCKET, Systemd, service
-from tests.cli.commands import config, ctxgate, serving
-from tests.cli.test_commands import answering
+from tests.cli.commands import answering, config, ctxgate, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.service.trees import tree
 
 WORST_EXPOSURE = 3.0
 """Of 10, as `systemd-analyze security` rates a service that has a user and no capabilities; docs/service.md says so."""
@@ -142,14 +142,6 @@ def test_launchd_reads_the_agent(tmp_path: Path) -> None:
     assert agent["EnvironmentVariables"] == {"PATH": "/usr/bin:/bin", "XDG_CACHE_HOME": str(ODD)}
     assert (agent["RunAtLoad"], agent["KeepAlive"], agent["Umask"]) == (True, {"SuccessfulExit": False}, 0o77)
     assert agent["ExitTimeOut"] > 30, "the gateway's own bound"
-
-
-def tree(folder: Path) -> dict[str, bytes | str | None]:
-    found: dict[str, bytes | str | None] = {}
-    for path in sorted(folder.rglob("*")):
-        name = str(path.relative_to(folder))
-        found[name] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
-    return found
 
 
 @pytest.mark.parametrize("manager", ["systemd", "launchd"])

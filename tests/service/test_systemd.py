@@ -18,7 +18,7 @@ import pytest
 from tests.cli.commands import config, ctxgate
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.service.test_files import tree
+from tests.service.trees import tree
 
 SYSTEMD = next((path for path in ("/usr/lib/systemd/systemd", "/lib/systemd/systemd") if Path(path).exists()), None)
 START = """

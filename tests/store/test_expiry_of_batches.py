@@ -22,7 +22,7 @@ from gateway.features.batches.settings import Batches
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.retention import prune_all
-from tests.store.test_retention import DAY, config
+from tests.support.state import DAY, config
 
 NOW = time.time()
 

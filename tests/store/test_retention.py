@@ -14,7 +14,7 @@ from sqlalchemy import Connection, func, select, text
 from gateway.api.responses import response_store as kept
 from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import prunes
-from gateway.config import Config, Model, Server
+from gateway.config import Config, Server
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms
@@ -33,19 +33,9 @@ from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from gateway.wire.events import Done, line
 from tests.patience import PATIENCE
+from tests.support.state import DAY, config
 
-DAY = 86400.0
 NOW = time.time()
-
-
-def config(state: Path, **settings: Any) -> Config:
-    return Config(
-        source=state / "config.yaml",
-        active_model="echo",
-        models={"echo": Model(name="echo", runtime="echo")},
-        state_dir=state,
-        **settings,
-    )
 
 
 @pytest.fixture
