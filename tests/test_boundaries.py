@@ -339,3 +339,24 @@ def test_the_wheel_holds_two_packages() -> None:
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["gateway", "normalizers"]
+
+
+def test_no_module_imports_from_a_test_module() -> None:
+    """What tests share is in modules of its own: see tests/README.md."""
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom | ast.Import) and any(map(names_tests, imported(node)))
+    ]
+    assert not found
+
+
+def imported(node: ast.ImportFrom | ast.Import) -> list[str]:
+    """The modules that it names; a name that it takes from a package may be one, too."""
+    names = [each.name for each in node.names]
+    return names if isinstance(node, ast.Import) else [node.module or "", *names]
+
+
+def names_tests(module: str) -> bool:
+    return any(part.startswith("test_") for part in module.split("."))
