@@ -41,15 +41,9 @@ BEGUN_TOKENS, STREAM_TOKENS = 8, 2000
 
 class AsItComes(CtxgateOnStop):
     name = "ctxgate"
-    threads: int | None = None
-
-    def config(self) -> Json:
-        made = super().config()
-        made["models"]["a"]["threads"] = self.threads or os.cpu_count()
-        return made
 
 
-class Large(AsItComes):
+class Large(CtxgateOnStop):
     name = "ctxgate, batch: 512"
 
     def config(self) -> Json:
@@ -60,10 +54,6 @@ class Large(AsItComes):
 
 class Alone(Bare):
     name = "the engine alone"
-    threads: int | None = None
-
-    def engine(self, model: str, script: Path, *more: str | Path) -> str:
-        return super().engine(model, script, *more, "--threads", str(self.threads or os.cpu_count()))
 
 
 @dataclass
@@ -166,7 +156,7 @@ def main() -> int:
     weights = weights_of(asked.weights)
     if not weights.exists():
         sys.exit(f"there is no {SMOLLM2}: ctxgate pull smollm2-135m-instruct")
-    AsItComes.threads = Alone.threads = BUSY_THREADS if asked.busy else None
+    threads = BUSY_THREADS if asked.busy else os.cpu_count() or 1
     compile_gateway()
     print(f"{proc.machine()}; {weights.stem}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
     with tempfile.TemporaryDirectory() as name:
@@ -174,7 +164,7 @@ def main() -> int:
         for kind in (AsItComes, Large, Alone):
             folder = Path(name) / kind.__name__
             folder.mkdir()
-            stacks.append(kind(folder, {"a": weights}, SLOTS))
+            stacks.append(kind(folder, {"a": weights}, SLOTS, threads))
         try:
             found = rounds(stacks, asked.rounds, asked.bytes, busy=asked.busy)
         finally:
