@@ -13,7 +13,9 @@ from gateway.request.constraints import check_tools
 from gateway.request.repair_history import repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
 from gateway.wire.chat import LONGEST_TOOLS, ChatRequest, decode
+from gateway.wire.completions import CreateCompletion
 from gateway.wire.messages.request import CreateMessage, chat_fields
+from gateway.wire.nulls import MOST_FIELDS
 from gateway.wire.ollama.request import Chat
 from gateway.wire.responses.request import LONGEST_ECHO, CreateResponse, messages
 
@@ -93,3 +95,15 @@ def test_what_is_too_long(name: str) -> None:
         parse(json.dumps(body).encode())
     assert caught.value.param == param
     assert len(str(caught.value)) < 300
+
+
+@pytest.mark.parametrize(
+    ("parse", "body"),
+    [(ChatRequest.parse, {"messages": [USER]}), (CreateCompletion.parse, {"prompt": "x"})],
+    ids=["chat", "completion"],
+)
+def test_a_request_has_so_many_fields(parse: Parse, body: dict[str, Any]) -> None:
+    more = {f"f{number}": 0 for number in range(MOST_FIELDS - len(body))}
+    parse(json.dumps(body | more).encode())
+    with pytest.raises(ProviderInvalidRequest, match=f"at most {MOST_FIELDS} fields"):
+        parse(json.dumps(body | more | {"one more": 0}).encode())
