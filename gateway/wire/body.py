@@ -11,7 +11,7 @@ from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.nulls import without_nulls
-from gateway.wire.values import MOST_VALUES, check, check_width
+from gateway.wire.values import MOST_VALUES, check, check_texts, check_width
 
 T = TypeVar("T")
 
@@ -44,6 +44,8 @@ def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES,
     """
     try:
         check(body, most)
+        if most > MOST_VALUES:
+            check_texts(body)
         check_width(body)
         return decoder.decode(body if nulls else without_nulls(body))
     except (ValueError, RecursionError) as error:  # msgspec's errors and UnicodeDecodeError are ValueErrors

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import values
-from gateway.wire.values import check, check_width
+from gateway.wire.values import MOST_VALUES, check, check_texts, check_width
 
 _TEXT = st.text('\\",[{}]: aé\n', max_size=8)
 _JSON = st.recursive(
@@ -79,3 +79,12 @@ def test_which_texts_are_wide(value: Any, step: int, ascii: bool) -> None:
 def test_what_is_no_utf8(body: bytes) -> None:
     with pytest.raises(UnicodeDecodeError):
         check(body)
+
+
+def test_a_list_of_texts_is_shorter_than_one_of_tokens() -> None:
+    most = ["x"] * MOST_VALUES
+    check_texts(json.dumps(most).encode())
+    check_texts(json.dumps([*range(10 * MOST_VALUES)]).encode())
+    check_texts(json.dumps(['"' * 10 * MOST_VALUES]).encode())
+    with pytest.raises(ProviderInvalidRequest, match="JSON values that are texts"):
+        check_texts(json.dumps([*most, "x"]).encode())
