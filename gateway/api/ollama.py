@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from hashlib import sha256
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -162,11 +162,11 @@ def _decides(request: Request) -> bool:
 
 
 async def embed(request: Request) -> ASGIApp:
-    wanted, unknown = await request.translated(partial(_parsed, Embed))
+    asked = await request.translated(partial(_embedding, of="input"))
     began = time.time()
-    vectors, told, headers = await _vectors(request, wanted, wanted.input, unknown)
+    vectors, told, headers = await _vectors(request, *asked)
     answer = {
-        "model": wanted.model,
+        "model": asked[0].model,
         "embeddings": [one.embedding for one in vectors.data],
         "total_duration": int((time.time() - began) * 1e9),
         "load_duration": 0,
@@ -176,19 +176,27 @@ async def embed(request: Request) -> ASGIApp:
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    wanted, unknown = await request.translated(partial(_parsed, Embed))
-    vectors, told, headers = await _vectors(request, wanted, wanted.prompt or "", unknown)
+    asked = await request.translated(partial(_embedding, of="prompt"))
+    vectors, told, headers = await _vectors(request, *asked)
     return JSON({"embedding": vectors.data[0].embedding, **told}, headers)
 
 
-async def _vectors(
-    request: Request, asked: Embed, texts: str | list[str], unknown: list[Warning]
-) -> tuple[Vectors, dict[str, Any], Headers]:
-    """The vectors, and what else the answer says: fields and headers."""
+def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list[Warning], CreateEmbedding]:
+    """What was asked, without its texts; fields that nobody knows; the same for OpenAI's API. of: the texts' field."""
+    asked, unknown = _parsed(Embed, data)
+    texts = asked.input if of == "input" else asked.prompt or ""
     if not texts:
         raise ProviderInvalidRequest("input: at least one text is needed", param="input")
     asking = encode({"input": texts, "service_tier": asked.service_tier})
-    wanted = await aside(len(asking), CreateEmbedding.parse, asking)
+    # Each of these may be as long as a body.
+    asked, texts = replace(asked, input="", prompt=None), ""
+    return asked, unknown, CreateEmbedding.parse(asking)
+
+
+async def _vectors(
+    request: Request, asked: Embed, unknown: list[Warning], wanted: CreateEmbedding
+) -> tuple[Vectors, dict[str, Any], Headers]:
+    """The vectors, and what else the answer says: fields and headers."""
     name = plain_name(asked.model)
     route = request.gateway.route(name, "embedding")
     warnings = _warnings(asked, route, unknown)
