@@ -129,7 +129,7 @@ class FastProtocol(HttpToolsProtocol):
 
     __slots__ = (
         *("_active", "_due", "_evicted", "_fault", "_half", "_idle_since", "_leaving", "_looked_at", "_looking"),
-        *("_lost", "_number", "_head_left", "_stalled", "_wanted", "_why", "held", "modern", "worker"),
+        *("_lost", "_number", "_allowance", "_stalled", "_wanted", "_why", "held", "modern", "worker"),
     )
 
     _idle_since: float | None
@@ -144,8 +144,8 @@ class FastProtocol(HttpToolsProtocol):
     """The cycle that is being answered, or was last; `cycle` is the newest."""
     _half: bool
     """A request is awaited or partly read."""
-    _head_left: int
-    """How many more bytes the present request may have besides its body."""
+    _allowance: int
+    """How many more bytes may come: of the present request, its body aside; after a fault, before the end."""
     held: bytes
     """Unread bytes that came after requests that wait for their answers."""
     modern: bool
@@ -166,7 +166,7 @@ class FastProtocol(HttpToolsProtocol):
         self._stalled: asyncio.TimerHandle | None = None
         self._looking: asyncio.TimerHandle | None = None
         self._lost = self._evicted = self.modern = False
-        self._half, self._head_left, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
+        self._half, self._allowance, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
         self._number = next(_numbers)
         self._look()
         above = len(self.connections) - self.app.max_connections
@@ -212,7 +212,7 @@ class FastProtocol(HttpToolsProtocol):
             self._in_pieces(data)
             return
         self._idle_since = None
-        self._head_left -= size
+        self._allowance -= size
         while True:
             try:
                 self.parser.feed_data(data)
@@ -229,7 +229,7 @@ class FastProtocol(HttpToolsProtocol):
                 return
             else:
                 break
-        if self._head_left < 0:
+        if self._allowance < 0:
             self._end(TOO_LONG)
 
     def _in_pieces(self, data: bytes) -> None:
@@ -245,11 +245,11 @@ class FastProtocol(HttpToolsProtocol):
     def _end(self, error: GatewayError) -> None:
         """Takes no more requests: answers the received ones, then sends the client the reason."""
         if self._fault is not None:
-            if self._head_left < 0:
+            if self._allowance < 0:
                 self.transport.abort()
             return
         self._fault, self.parser, self._half, self.held = error, _NO_PARSER, False, b""
-        self._head_left = MAX_HEAD
+        self._allowance = MAX_HEAD
         cycle = self.cycle
         if cycle is not None and cycle.more_body and not cycle.response_complete:
             if self.pipeline:
@@ -276,7 +276,7 @@ class FastProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Closes behind the last answer, but throws away what comes for a moment, `_head_left` bytes at most: closing
+        """Closes behind the last answer, but throws away what comes for a moment, `_allowance` bytes at most: closing
         at once would take the answer from a client that still sends."""
         if self._looking is not None:
             self._looking.cancel()
@@ -340,7 +340,7 @@ class FastProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url = b""
         self._half = True
-        self._head_left = MAX_HEAD
+        self._allowance = MAX_HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
@@ -386,7 +386,7 @@ class FastProtocol(HttpToolsProtocol):
             self._ahead()
 
     def on_body(self, body: bytes) -> None:
-        self._head_left += len(body) + FRAMING
+        self._allowance += len(body) + FRAMING
         cycle: Any = self.cycle
         if not cycle.response_complete:
             cycle.body += body
@@ -418,7 +418,7 @@ class FastProtocol(HttpToolsProtocol):
             return
         if self.cycle.more_body and self.cycle.response_complete:
             # It was answered before its body had come. Whoever goes on sending it gets no more of the gateway's time.
-            self._fault, self.parser, self._half, self._head_left = TOO_LONG, _NO_PARSER, False, self.app.max_body
+            self._fault, self.parser, self._half, self._allowance = TOO_LONG, _NO_PARSER, False, self.app.max_body
             self._linger()
             return
         if self.flow.read_paused:
