@@ -99,10 +99,24 @@ def test_it_installs_what_is_locked_once(clone: Path) -> None:
     assert installs(clone, "test") == []
     assert installs(clone, "serve") == [], "the larger set holds the smaller"
     assert len(installs(clone, "slow")) == 2
+    assert installs(clone, "test") == [], "the larger set holds the smaller"
     for changed in ("pyproject.toml", "requirements/slow.txt"):
         with (clone / changed).open("a", encoding="utf-8") as file:
             file.write("# changed\n")
         assert len(installs(clone, "slow")) == 2
+
+
+@pytest.mark.parametrize("first", ["test", "slow"])
+def test_another_checkout_in_the_same_environment_is_replaced(clone: Path, first: str, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    for name in ("scripts", "requirements"):
+        shutil.copytree(clone / name, other / name)
+    shutil.copy(clone / "pyproject.toml", other)
+    (other / ".venv").symlink_to(clone / ".venv")
+    assert len(installs(clone, first)) == 2
+    assert len(installs(other, "serve")) == 2
+    assert len(installs(clone, first)) == 2
+    assert len(installs(clone, "serve")) == 0
 
 
 def test_a_llama_server_that_was_built_is_told_at_once(clone: Path) -> None:
