@@ -29,6 +29,7 @@ async def create(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateCompletion.parse)
     route = request.gateway.route(wanted.model, "chat")
     parts = await aside(size, wanted.parts, route.model.runtime)
+    wanted = wanted.without_prompt()
     wanted.tier = tier_of(route.model, request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
         return Stream(

@@ -22,7 +22,7 @@ from gateway.core.abilities import abilities
 from gateway.core.aside import aside
 from gateway.core.permission import check
 from gateway.engines import Engine
-from gateway.errors import ProviderAuthentication, ProviderInvalidRequest
+from gateway.errors import ProviderAuthentication
 from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import UNLIMITED, ChatRequest, encode
@@ -162,11 +162,11 @@ def _decides(request: Request) -> bool:
 
 
 async def embed(request: Request) -> ASGIApp:
-    asked = await request.translated(partial(_embedding, of="input"))
+    asked, unknown, wanted = await request.translated(partial(_embedding, of="input"))
     began = time.time()
-    vectors, told, headers = await _vectors(request, *asked)
+    vectors, told, headers = await _vectors(request, asked, unknown, wanted)
     answer = {
-        "model": asked[0].model,
+        "model": asked.model,
         "embeddings": [one.embedding for one in vectors.data],
         "total_duration": int((time.time() - began) * 1e9),
         "load_duration": 0,
@@ -185,12 +185,8 @@ def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list
     """What was asked, without its texts; fields that nobody knows; the same for OpenAI's API. of: the texts' field."""
     asked, unknown = _parsed(Embed, data)
     texts = asked.input if of == "input" else asked.prompt or ""
-    if not texts:
-        raise ProviderInvalidRequest("input: at least one text is needed", param="input")
-    asking = encode({"input": texts, "service_tier": asked.service_tier})
-    # Each of these may be as long as a body.
-    asked, texts = replace(asked, input="", prompt=None), ""
-    return asked, unknown, CreateEmbedding.parse(asking)
+    wanted = CreateEmbedding([*texts] if isinstance(texts, list) else texts, service_tier=asked.service_tier)
+    return replace(asked, input="", prompt=None), unknown, wanted.checked()
 
 
 async def _vectors(

@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta, Raw, Struct
+from msgspec.structs import replace
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.wire import body
@@ -71,9 +72,9 @@ class PromptLogprobs(Struct):
 class Part(Struct, frozen=True):
     """One choice, which is one request to the engine.
 
-    fields: of that request. echoed: text to put before the model's. reads: put the prompt's tokens with their
-    log-probabilities there instead. silent: the client wants none of the model's text. first: of its prompt, whose
-    tokens count once.
+    fields: of that request. echoed: text to put before the model's. reads: put the tokens of `prompt` with their
+    log-probabilities there instead; `prompt` is "" otherwise. silent: the client wants none of the model's text. first:
+    of its prompt, whose tokens count once.
     """
 
     index: int
@@ -130,6 +131,10 @@ class CreateCompletion(Struct):
             raise _invalid("prompt", "must be a text, a list of tokens, or a list of either, none of them empty")
         return found
 
+    def without_prompt(self) -> CreateCompletion:
+        """The same once its parts are known, which have what is needed of the prompt."""
+        return replace(self, known=replace(self.known, prompt=""))
+
     def parts(self, runtime: str) -> list[Part]:
         """The requests to an engine, one for each choice. Raises ProviderInvalidRequest."""
         known, prompts, n = self.known, self.prompts, self.known.n or 1
@@ -162,7 +167,8 @@ class CreateCompletion(Struct):
                 if known.seed is not None:
                     # The same seed for all would make all choices the same.
                     fields["seed"] = Raw(encode(known.seed + choice))
-                found.append(Part(place * n + choice, prompt, fields, echoed, reads, silent, choice == 0))
+                kept = prompt if reads else ""
+                found.append(Part(place * n + choice, kept, fields, echoed, reads, silent, choice == 0))
         return found
 
 

@@ -37,19 +37,23 @@ class CreateEmbedding(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateEmbedding:
         """Raises ProviderInvalidRequest."""
-        request = body.read(_embedding_decoder, data, MOST_TOKENS)
-        if not request.input:
+        return body.read(_embedding_decoder, data, MOST_TOKENS).checked()
+
+    def checked(self) -> CreateEmbedding:
+        """This request. Raises ProviderInvalidRequest for what no type says."""
+        given = self.input
+        if not given:
             raise ProviderInvalidRequest("input: at least one text is required", param="input")
-        if isinstance(request.input, list):
-            if len(request.input) > MOST_INPUTS and not isinstance(request.input[0], int):
+        if isinstance(given, list):
+            if len(given) > MOST_INPUTS and not isinstance(given[0], int):
                 raise ProviderInvalidRequest(f"input: at most {MOST_INPUTS} texts at a time", param="input")
-            if len({isinstance(one, int) for one in request.input}) > 1:
+            if len({isinstance(one, int) for one in given}) > 1:
                 raise ProviderInvalidRequest("input: texts or the tokens of one text, not both", param="input")
-            if any(one == "" or one == [] for one in request.input):
+            if any(one == "" or one == [] for one in given):
                 raise ProviderInvalidRequest("input: texts must not be empty", param="input")
-        if request.dimensions is not None and request.dimensions < 1:
+        if self.dimensions is not None and self.dimensions < 1:
             raise ProviderInvalidRequest("dimensions: must be at least 1", param="dimensions")
-        return request
+        return self
 
     @property
     def fields(self) -> dict[str, Raw]:

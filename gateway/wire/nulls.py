@@ -53,9 +53,14 @@ def read_fields(body: bytes) -> tuple[dict[str, Raw], bytes]:
 
     Raises msgspec.DecodeError, and ProviderInvalidRequest for more fields than MOST_FIELDS.
     """
-    fields = _decode_fields(body)
+    fields, clean = _read_fields(body)
     if len(fields) > MOST_FIELDS:
         raise ProviderInvalidRequest(f"a request has at most {MOST_FIELDS} fields; this one has {len(fields)}")
+    return fields, clean
+
+
+def _read_fields(body: bytes) -> tuple[dict[str, Raw], bytes]:
+    fields = _decode_fields(body)
     # `in` would try the bytes as a number first, which raises each time.
     return fields, _encode(fields) if body.find(b"null") >= 0 and _drop_nulls(fields) else body
 
@@ -65,7 +70,7 @@ def without_nulls(body: bytes) -> bytes:
     if body.find(b"null") < 0:
         return body
     try:
-        return read_fields(body)[1]
+        return _read_fields(body)[1]
     except (ValueError, RecursionError):
         return body  # whoever reads it says what is wrong
 

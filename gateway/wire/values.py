@@ -45,11 +45,13 @@ def check(body: bytes, most: int = MOST_VALUES) -> None:
 
 
 def check_texts(body: bytes) -> None:
-    """Before a body is decoded that may have more values than MOST_VALUES: a list of tokens takes little memory, one of
-    texts 60 bytes for each. Raises ProviderInvalidRequest (413) for more texts, keys included, than MOST_VALUES."""
-    if len(body) > 2 * MOST_VALUES and body.count(b'"') - body.count(b'\\"') > 2 * MOST_VALUES:
+    """Before a body is decoded that may have more values than MOST_VALUES: each token takes a few bytes, a text 60.
+
+    Raises ProviderInvalidRequest (413) for more texts, keys included, than MOST_VALUES values can have: two each.
+    """
+    if len(body) > 4 * MOST_VALUES and body.count(b'"') - body.count(b'\\"') > 4 * MOST_VALUES:
         raise ProviderInvalidRequest(
-            f"the request body has more than {MOST_VALUES} JSON values that are texts: send fewer texts",
+            f"the request body has more than {2 * MOST_VALUES} JSON values that are texts: send fewer texts",
             code="too_many_values",
             status=413,
         )

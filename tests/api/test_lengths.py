@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.media.requests import CreateImage, CreateSpeech, parser
 from gateway.request.constraints import check_tools
 from gateway.request.repair_history import repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
@@ -99,8 +100,13 @@ def test_what_is_too_long(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("parse", "body"),
-    [(ChatRequest.parse, {"messages": [USER]}), (CreateCompletion.parse, {"prompt": "x"})],
-    ids=["chat", "completion"],
+    [
+        (ChatRequest.parse, {"messages": [USER]}),
+        (CreateCompletion.parse, {"prompt": "x"}),
+        (parser(CreateSpeech), {"model": "m", "input": "x"}),
+        (parser(CreateImage), {"model": "m", "prompt": "x"}),
+    ],
+    ids=["chat", "completion", "speech", "image"],
 )
 def test_a_request_has_so_many_fields(parse: Parse, body: dict[str, Any]) -> None:
     more = {f"f{number}": 0 for number in range(MOST_FIELDS - len(body))}

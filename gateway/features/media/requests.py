@@ -11,6 +11,7 @@ from msgspec import Meta, Raw, Struct
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
 from gateway.wire.body import Name
+from gateway.wire.nulls import read_fields
 from gateway.wire.values import MOST_TOKENS
 
 T = TypeVar("T")
@@ -43,12 +44,9 @@ class CreateImage(Named, kw_only=True):
     response_format: str | None = None
 
 
-_fields = msgspec.json.Decoder(dict[str, Raw])
-
-
 def parse(decoder: msgspec.json.Decoder[T], data: bytes) -> tuple[T, dict[str, Raw]]:
     """A request, and its fields for an engine. Raises ProviderInvalidRequest."""
-    return body.read(decoder, data, MOST_TOKENS), body.read(_fields, data, MOST_TOKENS)
+    return body.read(decoder, data, MOST_TOKENS), read_fields(data)[0]
 
 
 def parser(kind: type[T]) -> Callable[[bytes], tuple[T, dict[str, Raw]]]:
