@@ -68,6 +68,7 @@ def test_embed(client: ollama.Client) -> None:
 
 
 def test_listings(client: ollama.Client, real: str) -> None:
+    client.generate(model="tiny", prompt="")
     assert [model.model for model in client.list().models] == ["tiny", "vectors", "echo"]
     shown = client.show("tiny")
     assert shown.capabilities == ["completion", "tools"]
