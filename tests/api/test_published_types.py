@@ -21,7 +21,11 @@ from tests.patience import PATIENCE
 SAY: dict[str, Any] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello!"}]}
 TOOL = {"type": "function", "function": {"name": "get_weather", "description": "Weather.", "parameters": WEATHER}}
 CALL = {"type": "function", "function": {"name": "get_weather"}}
-LINE = {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": SAY}
+LINES = "\n".join(
+    json.dumps({"custom_id": f"{number}", "method": "POST", "url": "/v1/chat/completions", "body": SAY})
+    for number in range(500)
+)
+"""Of a batch that hasn't ended by the time that it is cancelled."""
 
 OWN = (
     "/audio/",  # tests/media asks these through the client, on models that hear and speak
@@ -163,11 +167,11 @@ async def walk_responses(walk: Walk, more: Mapping[str, Any]) -> None:
 
 
 async def walk_batches(walk: Walk) -> None:
-    kind, form = "openai.types:FileObject", {"purpose": (None, "batch"), "file": ("in.jsonl", json.dumps(LINE))}
+    kind, form = "openai.types:FileObject", {"purpose": (None, "batch"), "file": ("in.jsonl", LINES)}
     file = await walk.ask(kind, "POST", "/v1/files", files=form)
     await walk.listed(kind, "/v1/files")
     await walk.ask(kind, "GET", "/v1/files/{id}", id=file["id"])
-    assert await walk.ask(None, "GET", "/v1/files/{id}/content", id=file["id"]) == json.dumps(LINE).encode()
+    assert await walk.ask(None, "GET", "/v1/files/{id}/content", id=file["id"]) == LINES.encode()
     batch = {"input_file_id": file["id"], "endpoint": "/v1/chat/completions", "completion_window": "24h"}
     made = await walk.ask("openai.types:Batch", "POST", "/v1/batches", batch)
     await walk.listed("openai.types:Batch", "/v1/batches")

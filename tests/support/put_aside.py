@@ -68,7 +68,10 @@ async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> F
 async def put_aside_by(
     gateway: Gateway, request: ChatRequest, text: str = "Hello.", *, stream: bool = False
 ) -> tuple[asyncio.Task[Any], Run]:
-    """A flex answer that is put aside in the middle, and the run of the request that has its place."""
+    """A flex answer that is put aside in the middle, and the run of the request that has its place.
+
+    Where its last token comes before it is put aside, another one is asked for.
+    """
     engine = engine_of(gateway, "a")
     while True:
         before = engine.places.put_asides
@@ -77,6 +80,9 @@ async def put_aside_by(
         await in_flight(engine, 5, task)
         run = await gateway.chat(request)
         if engine.places.put_asides > before:
-            return task, run
+            while not (task.done() or engine.queue or engine.in_flight > 1):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            if not task.done():
+                return task, run
         run.close()
         await task
