@@ -225,6 +225,23 @@ def warm(gateway: Gateway, headers: Mapping[str, str] | None = None) -> None:
         assert answer.status == 200, (path, answer)
 
 
+_idle_watchers: list[subprocess.Popen[str]] = []
+"""They take longer to start than most tests, so they are kept; each ends when this process does, as its input does."""
+
+
+def _started_watcher() -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "tests.hostile.watch"]
+    return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def _asked(watcher: subprocess.Popen[str], line: str) -> str:
+    assert watcher.stdin is not None
+    assert watcher.stdout is not None
+    watcher.stdin.write(line + "\n")
+    watcher.stdin.flush()
+    return watcher.stdout.readline()
+
+
 @contextmanager
 def watching(gateway: Gateway, body: int | None = None) -> Iterator[None]:
     """While the block does its harm, others are served: each answer of /health comes within ANSWER_SECONDS, which a
@@ -233,19 +250,16 @@ def watching(gateway: Gateway, body: int | None = None) -> Iterator[None]:
     body: bytes of each thing that the block sends or has the gateway read. Then each answer comes within LAG_SECONDS,
     and the gateway may grow by three times the body more.
     """
-    command = [sys.executable, "-m", "tests.hostile.watch", str(gateway.port), str(gateway.pid)]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as watcher:
-        try:
-            assert watcher.stdout is not None
-            assert watcher.stdout.readline() == "watching\n", watcher.communicate(timeout=PATIENCE)[1]
-            yield
-            told, errors = watcher.communicate(timeout=PATIENCE)
-        finally:
-            watcher.kill()
-    assert watcher.returncode == 0, errors
-    report = Report(**json.loads(told))
+    watcher = _idle_watchers.pop() if _idle_watchers else _started_watcher()
+    try:
+        assert _asked(watcher, f"{gateway.port} {gateway.pid}") == "watching\n"
+        yield
+        report = Report(**json.loads(_asked(watcher, "")))
+    except BaseException:
+        watcher.kill()
+        watcher.communicate()
+        raise
+    _idle_watchers.append(watcher)
     assert report.statuses == ["HTTP/1.1 200 OK"], report
     assert report.seconds <= (ANSWER_SECONDS if body is None else LAG_SECONDS), report
     assert report.grown < GROWTH + 3 * (body or 0), report
@@ -260,11 +274,7 @@ class Watcher:
 
     def late(self) -> list[Look]:
         """The answers of /health that were late, or none, since this was asked last."""
-        assert self.process.stdin is not None
-        assert self.process.stdout is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return [Look(**each) for each in json.loads(self.process.stdout.readline())]
+        return [Look(**each) for each in json.loads(_asked(self.process, ""))]
 
 
 @contextmanager

@@ -15,6 +15,8 @@ from tests.hostile.running import Gateway, Upstream, configuration, started, war
 from tests.hostile.suite import engine
 
 SIZE = 30_000_000
+ONE_TEXT = 12_000_000
+"""Smaller, since so many endpoints take one."""
 USER = '{"role":"user","content":"x"}'
 CALL = (
     '{"role":"assistant","tool_calls":[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]},'
@@ -131,7 +133,7 @@ def test_one_text_fills_the_body(
 ) -> None:
     """What looks like structure in a text is none. Further ones take no more memory than the first."""
     upstream.script = engine
-    text = json.dumps('x, [y] {z} "é" ').strip('"') * (SIZE // 22)
+    text = json.dumps('x, [y] {z} "é" ').strip('"') * (ONE_TEXT // 22)
     for name, (path, body) in TEXTS.items():
         with subtests.test(name), unharmed(body=len(text)):
             assert gateway.ask("POST", path, (body % text).encode()).status == 200

@@ -1,10 +1,11 @@
 """Asks a gateway for its health and measures its memory, from a process of its own, while a test does harm.
 
-    python -m tests.hostile.watch PORT PID
+    python -m tests.hostile.watch
 
-Prints `watching` once it knows how the gateway is before, and a JSON object when its standard input ends. At the same
-moment as the gateway it asks a second server, which does nothing else than answer: what that one takes, or the time
-that a thread of the gateway waits for a processor, is the machine's own delay, whoever else may be busy on it.
+For a line `PORT PID` of its standard input it prints `watching` once it knows how the gateway is before, and a JSON
+object after the next line. It ends with its input. At the same moment as the gateway it asks a second server, which
+does nothing else than answer: what that one takes, or the time that a thread of the gateway waits for a processor, is
+the machine's own delay, whoever else may be busy on it.
 
     python -m tests.hostile.watch PORT PID on
 
@@ -157,7 +158,7 @@ def watch(port: int, pid: int, reference: int) -> Report:
     done = threading.Event()
 
     def wait() -> None:
-        sys.stdin.read()
+        sys.stdin.readline()
         done.set()
 
     threading.Thread(target=wait, daemon=True).start()
@@ -174,7 +175,8 @@ def watch(port: int, pid: int, reference: int) -> Report:
         memory.sample()
         if answers == BEFORE:
             print("watching", flush=True)
-        time.sleep(EVERY_SECONDS)
+        if answers >= BEFORE:
+            time.sleep(EVERY_SECONDS)
     return Report(answers, seconds, delay, memory.peak() - memory.before, [*statuses])
 
 
@@ -198,18 +200,18 @@ def keep_watching(port: int, pid: int, reference: int) -> None:
 
 
 def main() -> None:
-    port, pid = map(int, sys.argv[1:3])
     with subprocess.Popen([sys.executable, "-c", ANSWERER], stdout=subprocess.PIPE, text=True) as answerer:
         try:
             assert answerer.stdout is not None
             reference = int(answerer.stdout.readline())
             if sys.argv[3:] == ["on"]:
-                keep_watching(port, pid, reference)
+                keep_watching(int(sys.argv[1]), int(sys.argv[2]), reference)
                 return
-            report = watch(port, pid, reference)
+            while line := sys.stdin.readline():
+                port, pid = map(int, line.split())
+                print(json.dumps(asdict(watch(port, pid, reference))), flush=True)
         finally:
             answerer.kill()
-    print(json.dumps(asdict(report)))
 
 
 if __name__ == "__main__":
