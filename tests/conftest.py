@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
@@ -17,11 +18,12 @@ from tests.llama_server import CURE, Found, find, launcher
 ROOT = Path(__file__).parents[1]
 
 # How long an example takes is the machine's affair. The same examples each time: whoever breaks one has changed the
-# code. CTXGATE_TEST_RANDOM=1 draws others.
+# code. CTXGATE_TEST_RANDOM=1 draws others, and more of them.
 settings.register_profile(
     "untimed",
     deadline=None,
     derandomize="CTXGATE_TEST_RANDOM" not in os.environ,
+    max_examples=200 if "CTXGATE_TEST_RANDOM" in os.environ else 50,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
@@ -32,8 +34,16 @@ def pytest_configure() -> None:
     # inherits that can't be interrupted: tests of Ctrl-C would wait in vain.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.disable()  # see pytest_collection_finish
     # Several engines share the processors with the tests: threads that spin would wait for those that don't run.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_collection_finish() -> None:
+    # Millions of objects that stay until the end, which each garbage collection would visit.
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -178,6 +178,14 @@ def test_locked_versions_keep_the_extras_that_others_ask_for() -> None:
     assert missing == []
 
 
+def test_the_tests_of_clients_are_where_they_are_looked_for() -> None:
+    line = next(line for line in (ROOT / "scripts/test").read_text().splitlines() if "-m clients" in line)
+    folders = [ROOT / word for word in line.split() if word.startswith("tests/")]
+    assert folders
+    marked = [path for path in (ROOT / "tests").rglob("test_*.py") if "pytest.mark." + "clients" in path.read_text()]
+    assert [path for path in marked if not any(path.is_relative_to(folder) for folder in folders)] == []
+
+
 def test_serve_serves_and_ends_when_told() -> None:
     if not list(Path(sys.prefix).glob("ctxgate-*")):
         pytest.skip("scripts/serve would install into this environment, which scripts/test didn't make")

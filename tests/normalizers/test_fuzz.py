@@ -39,13 +39,13 @@ def fuzz(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
 
 
 def test_a_short_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    assert fuzz(monkeypatch, "--messages", "3000", "--seed", "1") == 0, capsys.readouterr().err
+    assert fuzz(monkeypatch, "--messages", "1500", "--seed", "1") == 0, capsys.readouterr().err
     assert "broken: 0" in capsys.readouterr().out
 
 
 def test_damaged_answers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A slice of the 10,000 answers a format; benchmarks/README.md has the command for all."""
-    assert fuzz(monkeypatch, "--damaged", "--messages", "60", "--seed", "1") == 0, capsys.readouterr().err
+    assert fuzz(monkeypatch, "--damaged", "--messages", "30", "--seed", "1") == 0, capsys.readouterr().err
     assert "broken: 0" in capsys.readouterr().out
 
 
