@@ -63,10 +63,10 @@ def build(config: Config, load: Load | None = None) -> API:
 
     load: reads the configuration again, for reloads; None allows none.
     """
-    return _wired(config, load)[0]
+    return wired(config, load)[0]
 
 
-def _wired(config: Config, load: Load | None) -> tuple[API, Services]:
+def wired(config: Config, load: Load | None) -> tuple[API, Services]:
     pool: EnginePool | None = offered("engine_pool")(config) if "cluster" in config.sections else None
     gateway = Gateway(config, pool)
     reloader = Reloader(gateway, load) if load is not None else None
@@ -121,7 +121,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket], certificate:
     SIGHUP reloads, the certificate too. certificate: serves https; None: plain HTTP.
     """
     return_large_blocks()
-    app, services = _wired(config, load)
+    app, services = wired(config, load)
     settings = uvicorn.Config(
         app,
         http="gateway.server.fast_protocol:FastProtocol",

@@ -89,7 +89,7 @@ def _findings(config: Config) -> Iterator[Finding]:
     yield from running(config)
     machine, notes = _machine(), _notes(config)
     for model in config.models.values():
-        found = _model(config, model, machine, notes.get(model.name))
+        found = model_finding(config, model, machine, notes.get(model.name))
         yield found
         if found.state != "wrong":
             yield from _trained(model)
@@ -177,7 +177,7 @@ def _notes(config: Config) -> dict[str, str]:
         return {}
 
 
-def _model(config: Config, model: Model, machine: Machine, note: str | None) -> Finding:
+def model_finding(config: Config, model: Model, machine: Machine, note: str | None) -> Finding:
     """note: what the running gateway says of the model's engine."""
     from gateway.engines.recipe import REPLACE_LLAMA_SERVER, recipe
 

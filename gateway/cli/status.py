@@ -109,7 +109,7 @@ def _page(now: dict[str, Any], before: dict[str, Any] | None, seconds: float) ->
     head: Row = HEAD
     if any((model["engine"] or {}).get("gpu_bytes") for model in now["models"]):
         head, rows = _with_gpu(now, rows)
-    return Group(table(head, rows, right=head[2:]), *_nodes(now.get("cluster")), *_notes(now))
+    return Group(table(head, rows, right=head[2:]), *_nodes(now.get("cluster")), *notes(now))
 
 
 def _with_gpu(now: dict[str, Any], rows: list[Row]) -> tuple[Row, list[Row]]:
@@ -184,12 +184,12 @@ def _draining_row(route: dict[str, Any]) -> Row:
     return (f"  {route['name']} (before)", "draining", str(route["pid"] or "-"), "-", in_flight, "-", "-", "-", "-")
 
 
-def _notes(now: dict[str, Any]) -> list[str]:
+def notes(now: dict[str, Any]) -> list[str]:
     lines = []
     for model in now["models"]:
         if model["waiting"]:
-            lines += ["", f"{model['name']}: {_waiting(model)}"]
-        lines += [f"{model['name']}: {_queued(told)}" for told in model.get("queued", ())]
+            lines += ["", f"{model['name']}: {waiting_text(model)}"]
+        lines += [f"{model['name']}: {queued_text(told)}" for told in model.get("queued", ())]
         for key in ("failure", "note"):
             if text := (model["engine"] or {}).get(key):
                 lines += ["", f"{model['name']}: {text}"]
@@ -213,14 +213,14 @@ _WAITING = {
 }
 
 
-def _queued(told: str) -> str:
+def queued_text(told: str) -> str:
     """told: `queued for=slot reads=1912 left=8`."""
     values = dict(pair.split("=", 1) for pair in told.split()[1:])
     reads = f"reads {int(values['reads']):,} tokens, {values['left']} s left"
     return f"1 request waits {_WAITING.get(values['for'], '')}: {reads}"
 
 
-def _waiting(model: dict[str, Any]) -> str:
+def waiting_text(model: dict[str, Any]) -> str:
     count, holders = model["waiting"], model["held_by"]
     text = "1 request waits" if count == 1 else f"{count} requests wait"
     if model["waits_for"]:

@@ -86,11 +86,11 @@ def _gpus(program: Sequence[str]) -> tuple[int, ...] | None:
     if not program:
         found = sys.platform != "linux" or any(found for name in GPU_DEVICES for found in Path("/dev").glob(name))
         return () if found else None
-    listed = _list_devices(program)
+    listed = list_devices(program)
     return None if gpu_placement.none(listed) else gpu_placement.devices(listed)
 
 
-def _list_devices(program: Sequence[str]) -> str:
+def list_devices(program: Sequence[str]) -> str:
     """ "" if it fails."""
     command = [*program, "--list-devices"]
     try:

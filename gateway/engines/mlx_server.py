@@ -165,11 +165,11 @@ class Guard:
         if matcher.is_error():
             raise RuntimeError(matcher.get_error().partition("\n")[0])
         if bits != self._last[0]:
-            self._last = bits, mx.array(_flags(bits, logits.shape[-1]))
+            self._last = bits, mx.array(token_flags(bits, logits.shape[-1]))
         return mx.where(self._last[1], logits, -mx.inf)
 
 
-def _flags(bits: bytes, size: int) -> Any:
+def token_flags(bits: bytes, size: int) -> Any:
     """One boolean for each of `size` tokens; the model may have more than the tokenizer."""
     import numpy as np
 

@@ -35,7 +35,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
 def start_time(pid: int) -> str | None:
     """Tells a process from any other that gets its pid, also after a restart of the machine; None if it has ended."""
     if not sys.platform.startswith("linux"):
-        return _portable_start_time(pid)
+        return portable_start_time(pid)
     # psutil adds the time of boot, which moves with the system's clock: a living gateway would seem gone.
     try:
         stat = Path(f"/proc/{pid}/stat").read_bytes()
@@ -48,7 +48,7 @@ def start_time(pid: int) -> str | None:
     return f"{_BOOT_ID.read_text().strip()} {fields[19].decode()}"
 
 
-def _portable_start_time(pid: int) -> str | None:
+def portable_start_time(pid: int) -> str | None:
     import psutil
 
     try:

@@ -65,7 +65,7 @@ def parameters(argv: Sequence[str]) -> Any:
     given = _beside("xllamacpp_options.py").apply(params, argv)
     if not params.model.path:
         raise ValueError("--model is missing")
-    if params.n_ctx and "-fit" not in given and not _gpus():
+    if params.n_ctx and "-fit" not in given and not gpus():
         # Otherwise llama.cpp reads the model twice, the first time to see how much of it fits on GPUs.
         params.fit_params = False
     return params
@@ -77,7 +77,7 @@ def devices() -> str:
     lines = [
         f"{device['name']}: {device['description']} ({device['memory_total'] // mib} MiB, "
         f"{device['memory_free'] // mib} MiB free)"
-        for device in _gpus()
+        for device in gpus()
     ]
     return "\n  ".join(["Available devices:", *(lines or ["(none)"])]) + "\n"
 
@@ -93,7 +93,7 @@ def _beside(name: str) -> Any:
     return module
 
 
-def _gpus() -> list[dict[str, Any]]:
+def gpus() -> list[dict[str, Any]]:
     import xllamacpp
 
     cpu = xllamacpp.ggml_backend_dev_type.GGML_BACKEND_DEVICE_TYPE_CPU

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gateway.config import load
-from gateway.features.models.jobs import FILE, RESULTS, _prune
+from gateway.features.models.jobs import FILE, RESULTS, prune_results
 from gateway.features.models.pull.download import ATTEMPTS
 from gateway.server.tls import trusting
 from tests.cli import commands
@@ -171,7 +171,7 @@ def test_old_evaluations_of_jobs_go(tmp_path: Path) -> None:
     names = [f"20260101T{number:06d}-m" for number in range(RESULTS + 5)]
     for name in (*names, "mine"):
         (tmp_path / name).mkdir()
-    _prune(tmp_path)
+    prune_results(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [*names[6:], "mine"]
 
 

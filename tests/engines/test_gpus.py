@@ -78,7 +78,7 @@ def test_what_a_program_says_of_its_gpus(output: str, free: tuple[int, ...]) -> 
 def test_the_embedded_engine_lists_none_here() -> None:
     program = sys.executable, "-P", str(EMBEDDED)
     assert this_machine().gpus(program) is None
-    assert gpu_placement.none(machine._list_devices(program))
+    assert gpu_placement.none(machine.list_devices(program))
 
 
 def test_no_program_and_no_gpus(tmp_path: Path) -> None:

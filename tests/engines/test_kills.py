@@ -203,7 +203,7 @@ def test_the_entries_of_living_gateways_stay_while_others_go(tmp_path: Path) -> 
 def test_start_times_tell_processes_apart() -> None:
     """Also on systems without /proc."""
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as other:
-        for start_time in (pidfile.start_time, pidfile._portable_start_time):
+        for start_time in (pidfile.start_time, pidfile.portable_start_time):
             mine = start_time(os.getpid())
             assert mine is not None
             assert start_time(os.getpid()) == mine
@@ -211,6 +211,6 @@ def test_start_times_tell_processes_apart() -> None:
         os.kill(other.pid, signal.SIGKILL)
         os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # a zombie, until it is waited for
         assert pidfile.start_time(other.pid) is None
-        assert pidfile._portable_start_time(other.pid) is None
+        assert pidfile.portable_start_time(other.pid) is None
     assert pidfile.start_time(other.pid) is None
-    assert pidfile._portable_start_time(other.pid) is None
+    assert pidfile.portable_start_time(other.pid) is None

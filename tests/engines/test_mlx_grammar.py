@@ -151,9 +151,10 @@ def test_vocabularies_are_kept_too(grammars: Grammars) -> None:
 
 
 def test_a_mask_has_one_flag_for_each_row_of_the_model() -> None:
-    assert mlx_server._flags(bytes([0b101, 0b1]), 12).tolist() == [True, False, True, *[False] * 5, True, *[False] * 3]
-    assert mlx_server._flags(bytes([0b101, 0b1]), 3).tolist() == [True, False, True]
-    assert mlx_server._flags(bytes([0b1]), 10).tolist() == [True, *[False] * 9]
+    first = [True, False, True, *[False] * 5]
+    assert mlx_server.token_flags(bytes([0b101, 0b1]), 12).tolist() == [*first, True, *[False] * 3]
+    assert mlx_server.token_flags(bytes([0b101, 0b1]), 3).tolist() == [True, False, True]
+    assert mlx_server.token_flags(bytes([0b1]), 10).tolist() == [True, *[False] * 9]
 
 
 @pytest.mark.parametrize(("draft", "takes"), [(None, True), ("draft", False)])

@@ -158,13 +158,13 @@ def test_the_gateway_the_status_and_the_doctor(foreign: Path, test_model: Path, 
 
 
 def test_the_doctor_without_the_embedded_engine(foreign: Path, test_model: Path) -> None:
-    from gateway.cli.doctor import _model
+    from gateway.cli.doctor import model_finding
     from gateway.config import Config
 
     model = Model(name="tiny", runtime="llama.cpp", path=test_model)
     config = Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": model})
     bare = replace(this_machine(), which=lambda name: str(foreign), has=lambda module: False)
-    found = _model(config, model, replace(bare, unfit=frozenset({str(foreign)})), None)
+    found = model_finding(config, model, replace(bare, unfit=frozenset({str(foreign)})), None)
     assert (found.state, found.text) == ("wrong", f"{foreign} was built for another processor: SIGILL kills it")
     assert found.cure.startswith("pip install 'ctxgate[llama]', or put a llama-server on the PATH")
 

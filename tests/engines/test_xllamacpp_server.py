@@ -26,11 +26,11 @@ def test_without_a_model() -> None:
 
 def test_a_model_with_a_window_is_not_fitted_where_no_gpu_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """Unless the command line asks for it."""
-    monkeypatch.setattr("gateway.engines.xllamacpp_server._gpus", list)
+    monkeypatch.setattr("gateway.engines.xllamacpp_server.gpus", list)
     assert not given("-c", "4096").fit_params
     assert given("-c", "4096", "--fit", "on").fit_params
     assert given().fit_params
-    monkeypatch.setattr("gateway.engines.xllamacpp_server._gpus", lambda: [{}])
+    monkeypatch.setattr("gateway.engines.xllamacpp_server.gpus", lambda: [{}])
     assert given("-c", "4096").fit_params
 
 

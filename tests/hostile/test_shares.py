@@ -17,7 +17,7 @@ from gateway.features.agents.tools import ToolContext
 from gateway.features.agents.tools.curl import Curl
 from gateway.features.agents.tools.fetch import AT_ONCE
 from gateway.features.agents.tools.files import file_system
-from gateway.features.rooms.files import ZIPS, _zip
+from gateway.features.rooms.files import ZIPS, packed
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.wire.limits import Limits
@@ -156,9 +156,9 @@ def test_zips_have_a_share(tmp_path: Path) -> None:
     kept = []
     with suppress(OSError):
         for _ in range(ZIPS):
-            kept.append(_zip(files, "/", greedy))
+            kept.append(packed(files, "/", greedy))
     assert 0 < len(kept) < ZIPS
-    kept.append(_zip(files, "/", other))
+    kept.append(packed(files, "/", other))
     for file, _ in kept:
         file.close()
 

@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from gateway.cli.doctor import _model
+from gateway.cli.doctor import model_finding
 from gateway.config import load
 from gateway.engines.machine import this_machine
 from tests.support.sound import gateway, states
@@ -51,7 +51,7 @@ def test_a_server_is_started_and_unloaded(tmp_path: Path) -> None:
     }
     written = {"active_model": "e", "models": {"e": {"runtime": "echo"}, "ears": model}}
     config = load(tmp_path / "config.yaml", text=json.dumps(written))
-    finding = _model(config, config.models["ears"], this_machine(), None)
+    finding = model_finding(config, config.models["ears"], this_machine(), None)
     assert (finding.state, finding.text) == ("ok", f"can be started by {sys.executable}")
     with gateway(config.models["ears"]) as client:
         assert states(client) == {"ears": "stopped"}

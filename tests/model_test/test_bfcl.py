@@ -166,8 +166,8 @@ def test_the_quarantine_holds_what_nobody_can_answer(wheel_cache: Path) -> None:
         for parameter, accepted in options.items():
             if parameter not in function["parameters"]["properties"]:
                 break
-            values = [bfcl._literal(option) for option in accepted if option != bfcl_rules.OMITTED]
-            if any(bfcl._passes(function, name, parameter, accepted, value) for value in values):
+            values = [bfcl.literal(option) for option in accepted if option != bfcl_rules.OMITTED]
+            if any(bfcl.value_passes(function, name, parameter, accepted, value) for value in values):
                 continue
             if bfcl_rules.OMITTED in accepted and parameter not in function["parameters"]["required"]:
                 continue

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.status import _queued, _waiting
+from gateway.cli.status import queued_text, waiting_text
 from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
@@ -57,7 +57,7 @@ def test_what_waits(
         "waiting": sum(tiers), "waiting_tiers": dict(zip(TIERS, tiers, strict=True)), "put_aside": aside,
         "waits_for": waits_for, "held_by": held_by, "waited": waited,
     }  # fmt: skip
-    assert f"\n{name}: {_waiting(model)}\n" in PAGE
+    assert f"\n{name}: {waiting_text(model)}\n" in PAGE
 
 
 def test_what_waits_for_a_prefix() -> None:
@@ -65,7 +65,7 @@ def test_what_waits_for_a_prefix() -> None:
     speed.assume(0.005)
     told = Waits("prefix", 9.56, speed, time.monotonic() - 1.56).describe()
     assert told == "queued for=prefix reads=1912 left=8"
-    assert f"\nsmall: {_queued(told)}\n" in PAGE
+    assert f"\nsmall: {queued_text(told)}\n" in PAGE
     assert Waits("slot", 1.0, speed).describe() == "queued for=slot reads=200 left=1"
 
 

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway import services as gateway_services
-from gateway.app import _wired, build
+from gateway.app import build, wired
 from gateway.config import Config, Model
 from gateway.config.values import Log
 from gateway.errors import ProviderUnavailable
@@ -193,7 +193,7 @@ async def test_it_saves_by_the_minute_too(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 async def test_a_store_that_fails_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, services = _wired(config_of(tmp_path), None)
+    _, services = wired(config_of(tmp_path), None)
     services.gateway.request_log.rows.append(row("echo", usage=TOKENS))
     real = usage.add
 
@@ -222,7 +222,7 @@ def test_without_days_nothing_is_kept(tmp_path: Path) -> None:
 
 async def test_a_gateway_that_answered_nothing_opens_no_store(tmp_path: Path) -> None:
     services: Services
-    _, services = _wired(config_of(tmp_path), None)
+    _, services = wired(config_of(tmp_path), None)
     services.keep_usage()
     await services.aclose()
     await services.gateway.aclose()

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from gateway.api.operations.snapshot import snapshot
-from gateway.cli.status import _notes
+from gateway.cli.status import notes
 from gateway.config import Config, Engines, Model, Residence
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
@@ -101,7 +101,7 @@ def sized(**more: Any) -> Residence:
 
 def notes_on(gateway: Gateway, name: str) -> list[str]:
     """What `ctxgate status` says of a model below its table."""
-    return [note for note in _notes(snapshot(gateway, None)) if note.startswith(f"{name}: ")]
+    return [note for note in notes(snapshot(gateway, None)) if note.startswith(f"{name}: ")]
 
 
 def limits(**more: float) -> Engines:

@@ -14,7 +14,7 @@ from sqlalchemy import func, select, text
 
 from gateway.features.agents.tools.base import ToolError
 from gateway.features.agents.tools.query import OPERATORS
-from gateway.features.agents.tools.records import QUERY_SECONDS, _bounded
+from gateway.features.agents.tools.records import QUERY_SECONDS, bounded
 from gateway.features.agents.tools.tables import filters, models, records
 from gateway.features.rooms.views import VIEWS as UNSORTED
 from tests.patience import PATIENCE
@@ -523,7 +523,7 @@ async def test_a_query_that_takes_too_long_ends(room: Room, monkeypatch: pytest.
     counting = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
     async with asyncio.timeout(PATIENCE):
         with pytest.raises(ToolError) as caught:
-            await room.store.read(lambda c: _bounded(c, lambda c: c.execute(text(counting)).scalar()))
+            await room.store.read(lambda c: bounded(c, lambda c: c.execute(text(counting)).scalar()))
     assert caught.value.code == "query_timeout"
     # The connection is as it was.
     assert await room.store.read(lambda c: c.execute(select(func.count()).select_from(records)).scalar()) == 0

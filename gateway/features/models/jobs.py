@@ -136,7 +136,7 @@ class Jobs:
         out = config.state_dir / "evaluations" / result
         argv = ["model-test", "run", "--base-url", f"{base_url(config.server)}/v1", "--model", model, "--suite", suite]
         argv += ["--out", str(out), "--no-html", "--no-png"]
-        await asyncio.to_thread(_prune, out.parent)
+        await asyncio.to_thread(prune_results, out.parent)
         return await self._measure("evaluate", model, argv, {"OPENAI_API_KEY": key or "unused"}, result)
 
     async def stop(self, id: str) -> Job:
@@ -252,7 +252,7 @@ def _follow(job: Job, command: Process) -> None:
             return
 
 
-def _prune(folder: Path) -> None:
+def prune_results(folder: Path) -> None:
     """Leaves room for one more evaluation. What a person has put there stays."""
     with suppress(OSError):
         for old in sorted(path for path in folder.iterdir() if _OWN.fullmatch(path.name))[: 1 - RESULTS]:

@@ -126,7 +126,7 @@ async def content(request: Request) -> ASGIApp:
 async def zipped(request: Request) -> ASGIApp:
     """`x-ctxgate-skipped` counts the links and other things that aren't plain files."""
     path = request.query_params.get("path", "/")
-    file, skipped = await _on(request, path, lambda files: _zip(files, path, request.principal))
+    file, skipped = await _on(request, path, lambda files: packed(files, path, request.principal))
     name = path.strip("/").rpartition("/")[2] or "files"
     return download(file, f"{name}.zip", "application/zip", {"x-ctxgate-skipped": str(skipped)})
 
@@ -141,7 +141,7 @@ def _count(tenant: str, number: int) -> None:
         _zips[tenant] += number
 
 
-def _zip(files: JailedFileSystem, path: str, principal: Principal) -> tuple[BinaryIO, int]:
+def packed(files: JailedFileSystem, path: str, principal: Principal) -> tuple[BinaryIO, int]:
     left, skipped = ZIP_BYTES, 0
     top = len(path.strip("/")) + 1 if path.strip("/") else 0
     tenant = principal.tenant

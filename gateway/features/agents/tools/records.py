@@ -333,7 +333,7 @@ class Records:
         return results
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        return await self._store.read(lambda connection: _bounded(connection, work))
+        return await self._store.read(lambda connection: bounded(connection, work))
 
 
 def _object_schema(schema: Mapping[str, Any]) -> ObjectSchema:
@@ -344,7 +344,7 @@ def _object_schema(schema: Mapping[str, Any]) -> ObjectSchema:
     return ObjectSchema(schema, "schema")
 
 
-def _bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
+def bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
     """Runs a query, for QUERY_SECONDS at most."""
     raw = connection.connection.driver_connection
     if isinstance(raw, sqlite3.Connection):

@@ -263,19 +263,19 @@ def _arguments(case: Case, name: str, options: Json) -> Json:
     for parameter, accepted in options.items():
         if bfcl_rules.OMITTED in accepted and parameter not in required:
             continue
-        tried = [_literal(option) for option in accepted]
-        check = functools.partial(_passes, function, name, parameter, accepted)
+        tried = [literal(option) for option in accepted]
+        check = functools.partial(value_passes, function, name, parameter, accepted)
         made[parameter] = next((value for value in tried if check(value)), tried[0])
     return made
 
 
-def _passes(function: Json, name: str, parameter: str, accepted: list[Any], value: Any) -> bool:
+def value_passes(function: Json, name: str, parameter: str, accepted: list[Any], value: Any) -> bool:
     properties = {parameter: function["parameters"]["properties"][parameter]}
     alone = {"name": name, "parameters": {"properties": properties, "required": []}}
     return bfcl_rules.one((name, {parameter: value}), {name: {parameter: accepted}}, [alone], False) is None
 
 
-def _literal(option: Any) -> Any:
+def literal(option: Any) -> Any:
     """An option as a value: in a dict, and in a list's dicts, each member is a list of options again."""
     if isinstance(option, dict):
         return {
@@ -284,7 +284,7 @@ def _literal(option: Any) -> Any:
             if any(value != bfcl_rules.OMITTED for value in values) and bfcl_rules.OMITTED not in values
         }
     if isinstance(option, list):
-        return [_literal(item) if isinstance(item, dict) else item for item in option]
+        return [literal(item) if isinstance(item, dict) else item for item in option]
     return option
 
 
