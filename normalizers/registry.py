@@ -217,10 +217,11 @@ def passes(spec: FormatSpec, text: str, *, tools: bool = True) -> bool:
     for head in heads:
         if head in text:
             return False
-    return not (tools and spec.unmarked != "never" and ("`" in text or text.lstrip()[:1] in _UNMARKED_HEADS))
+    fenced = "`" in text or "~~~" in text
+    return not (tools and spec.unmarked != "never" and (fenced or text.lstrip()[:1] in _UNMARKED_HEADS))
 
 
-_UNMARKED_HEADS = ("{", "[", "<")
+_UNMARKED_HEADS = ("{", "[", "<", "~")
 _HEADS: dict[FormatSpec, tuple[str, ...]] = {}
 
 

@@ -25,7 +25,7 @@ from normalizers.read.scan import (
     templates,
 )
 from normalizers.read.trial import Attempt
-from normalizers.read.unmarked import FENCE, PYTHON_FORMS, Unmarked
+from normalizers.read.unmarked import FENCES, PYTHON_FORMS, Unmarked
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
@@ -35,7 +35,7 @@ _FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
 _NOTHING = r"(?!)"
-_UNMARKED_HEADS = "{[`<"
+_UNMARKED_HEADS = "{[`~<"
 """The characters that begin calls without marks as JSON."""
 
 
@@ -166,7 +166,8 @@ class Framing(Normalizer):
         self._gap = "start"
         self._lines = bool(self._names)
         self._at_line_start = self._lines
-        self._fenced = False
+        self._fenced = ""
+        """The fence that the content stands in."""
         self._span = False
         """A back-tick quotes the last mark, and all that follow up to the next one or the end of the line."""
         self._open_in_text = self._owes_close = False
@@ -370,9 +371,8 @@ class Framing(Normalizer):
         literal, at = found.group(), found.start()
         if reason is None and self._may_grow(text, at):
             return self._emit(text, start, at)
-        if literal == FENCE:
-            self._span = False
-            return self._at_fence(text, start, begin, at)
+        if literal in FENCES:
+            return self._at_fence(text, start, begin, at, literal)
         if literal in ("{", "[") and not self._span:
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
@@ -408,16 +408,23 @@ class Framing(Normalizer):
         known = text[max(begin, at - _LONG) : at]
         return known if at - begin >= _LONG else self._last[-_LONG:] + known
 
-    def _at_fence(self, text: str, start: int, begin: int, at: int) -> int | None:
+    def _at_fence(self, text: str, start: int, begin: int, at: int, fence: str) -> int | None:
         """A fence may begin calls without marks, if it stands at the start of a line."""
+        first = self._is_first(text, start, at)
+        begins_line = first or bool(_LINE_START.search(self._before(text, begin, at)))
+        if fence == "~~~" and (not begins_line or self._fenced not in ("", fence)):
+            return None
+        self._span = False
+        if self._fenced not in ("", fence):
+            return None
         if (
-            not (self._fenced or self._was_refused(text, begin, at) or self._is_first(text, start, at))
+            not (self._fenced or self._was_refused(text, begin, at) or first)
             and self._spec.unmarked == "last"
             and self._unmarked_heads
-            and _LINE_START.search(self._before(text, begin, at))
+            and begins_line
         ):
             return self._try_unmarked(self._emit(text, start, at), follows_text=True)
-        self._fenced = not self._fenced
+        self._fenced = "" if self._fenced else fence
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
@@ -721,7 +728,7 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         literals = {*spec.open, *spec.begins, *spec.close, *spec.drop, *(pair[0] for pair in spec.think)}
         if not calls:
             literals -= spec.call_marks
-        literals.add(FENCE)
+        literals.update(FENCES)
         others = {"\n"} if lines else set()
         if calls and spec.inline:
             others |= {"["} if "list" in spec.bare else {"{", "["}

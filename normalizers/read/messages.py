@@ -166,6 +166,8 @@ class Messages(Region):
     def _finish(self, text: str, pos: int, reason: str) -> None:
         if self._kind == "foreign" and self._state == self._read_message:
             self._calls.warn("unknown_recipient", self._take_span(text, pos))
+        elif self._kind and self._state == self._read_message:
+            self._drop_lead()  # the body is content or reasoning already
         super()._finish(text, pos, reason)
 
     def _skip(self, text: str, pos: int, final: bool) -> int:

@@ -20,10 +20,18 @@ from normalizers.read.trial import Attempt, begins
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
-FENCE = "```"
+FENCES = ("```", "~~~")
 PYTHON_FORMS = frozenset({"call", "list"})
 """The forms of `FormatSpec.bare` that are Python."""
-_INFO = re.compile(r"```[^`\n{\[<]{0,64}\n?")
+_INFO_WORDS = r"[^`\n{\[<]{0,128}"
+_INFO_BRACES = r"(?:\{(?!\s*[\"'])[^`\n{}:]{0,64}\}|\[(?!\s*[\[{\"'])[^`\n\[\]{}]{0,64}\])"
+_INFO = re.compile(rf"(`{{3,}}|~{{3,}})(?:{_INFO_WORDS}{_INFO_BRACES}{_INFO_WORDS}\n|{_INFO_WORDS}\n?)")
+_INFO_START = re.compile(
+    rf"(?:`{{3,}}|~{{3,}}){_INFO_WORDS}"
+    r"(?:\{(?:\s*|(?!\s*[\"'])[^`\n{}:]{0,64})|\[(?:\s*|(?!\s*[\[{\"'])[^`\n\[\]{}]{0,64})"
+    rf"|{_INFO_BRACES}{_INFO_WORDS})\Z"
+)
+"""The beginning of an info string with braces, such as ``{.json}``, which might also be that of a call's object."""
 _WRAPPERS = ("tool_call", "tool_calls", "function_call", "function_calls", "functions", "function", "tools", "tool")
 _WRAPPER = re.compile(rf"<({'|'.join(sorted(_WRAPPERS, key=len, reverse=True))})>")
 _LONGEST_WRAPPER = max(map(len, _WRAPPERS)) + 2
@@ -59,7 +67,7 @@ class Unmarked(Attempt):
         self._writer = writer
         self.passes_on = False
         """The calls go to the answer as they come."""
-        self._literals = tuple(mark for mark in literals if mark != FENCE)
+        self._literals = tuple(mark for mark in literals if mark not in FENCES)
         self._follows_text = follows_text
         self._new_reader = python
         self._close: list[str] = []
@@ -108,7 +116,7 @@ class Unmarked(Attempt):
         char = text[at]
         if char in ",;" and self._counted:
             return at + 1
-        if char == "`":
+        if char in "`~":
             return self._open_fence(text, at, final)
         if char == "<":
             return self._open_wrapper(text, at, final)
@@ -130,14 +138,14 @@ class Unmarked(Attempt):
 
     def _open_fence(self, text: str, at: int, final: bool) -> int:
         found = _INFO.match(text, at)
-        if found is None or FENCE in self._close:
-            if not final and FENCE.startswith(text[at:]):
+        if found is None or any(closing.startswith(FENCES) for closing in self._close):
+            if not final and any(fence.startswith(text[at:]) for fence in FENCES):
                 raise Wait
             self._refuse()
             return at
-        if found.end() == len(text) and not final:
+        if not final and (found.end() == len(text) or _INFO_START.match(text, at)):
             raise Wait
-        self._close.append(FENCE)
+        self._close.append(found[1])
         self._wrapped = True
         return found.end()
 

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from normalizers import FormatSpec, TextDelta, coalesce, get, names
+from normalizers import FormatSpec, TextDelta, coalesce, fold, get, names
 from normalizers.events import ToolCall
 from normalizers.write.render import render_calls
 from tests.normalizers.splits import run, splits, tool
@@ -76,7 +76,9 @@ def test_calls_in_prose_are_text(name: str) -> None:
         text_of(get(name), text)
 
 
-QUOTING = ("back-ticks", "double back-ticks", "a fence with prose behind it")
+TILDES = "Like this:\n\n~~~\n{}\n~~~\n\nThe tool then answers."
+QUOTES = {**CONTEXTS, "a fence of tildes with prose behind it": TILDES}
+QUOTING = ("back-ticks", "double back-ticks", "a fence with prose behind it", "a fence of tildes with prose behind it")
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if get(name).open and not get(name).begun])
@@ -85,4 +87,20 @@ def test_so_are_the_format_s_own_calls_in_quotes(name: str) -> None:
     call = render_calls(spec, [ToolCall("functions.get_weather:0", "get_weather", json.dumps(WEATHER))])
     for place in QUOTING:
         if "\n" not in call or "fence" in place:
-            text_of(spec, CONTEXTS[place].format(call.strip("\n")))
+            text_of(spec, QUOTES[place].format(call.strip("\n")))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "content", "reasoning"),
+    [
+        ("harmony", "x <|channel|>final<|message|>y", "x y", ""),
+        ("inkling", "x<|content_text|>y", "xy", ""),
+        ("inkling", "x <|content_thinking|>y", "x ", "y"),
+    ],
+)
+def test_a_message_within_a_line_that_the_end_cuts_is_told_once(
+    name: str, text: str, content: str, reasoning: str
+) -> None:
+    for pieces in splits(text, cuts=True):
+        message = fold(run(name, pieces, TOOLS, unknown_tools="refuse"))
+        assert (message.content, message.reasoning) == (content, reasoning), pieces
