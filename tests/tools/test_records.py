@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -532,3 +533,31 @@ async def test_a_query_that_takes_too_long_ends(room: Room, monkeypatch: pytest.
 async def test_the_tables_are_those_of_the_migrations(room: Room) -> None:
     for table in (models, filters, records):
         assert await room.store.read(lambda c, t=table: c.execute(select(t)).all()) == []  # type: ignore[misc]
+
+
+async def test_one_tenant_s_queries_leave_readers_to_others(room: Room, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The greedy one's first query takes long; neither those behind it nor one whose client left take a reader."""
+    greedy, other = room.another("greedy", "room-1").records, room.another("other", "room-1").records
+    entered: list[None] = []
+    gate = threading.Event()
+
+    def slow(connection: Any, work: Callable[[Any], Any]) -> Any:
+        entered.append(None)
+        if len(entered) == 1:
+            gate.wait(PATIENCE)
+        return work(connection)
+
+    monkeypatch.setattr("gateway.features.agents.tools.records.bounded", slow)
+    try:
+        first, *more = [asyncio.create_task(greedy.models()) for _ in range(9)]
+        while not entered:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await other.models()
+        first.cancel()
+        await asyncio.wait({first})
+        await other.models()
+        assert len(entered) == 3
+    finally:
+        gate.set()
+    await asyncio.gather(*more)
+    assert len(entered) == 3 + len(more)

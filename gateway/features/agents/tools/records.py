@@ -6,6 +6,7 @@ Deleted records are in the trash: they count towards the quota, and only a query
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
 import re
@@ -17,6 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from sqlalchemy import ColumnElement, Connection, Select, and_, case, func, not_, select, text
 from sqlalchemy.exc import OperationalError
@@ -333,7 +335,23 @@ class Records:
         return results
 
     async def _read(self, work: Callable[[Connection], T]) -> T:
-        return await self._store.read(lambda connection: bounded(connection, work))
+        """One query of a tenant at a time: the store has a few readers, for all tenants and all else that it keeps."""
+        lines = _lines.setdefault(self._store, WeakValueDictionary())
+        line = lines.setdefault(self._tenant, asyncio.Lock())
+        await line.acquire()
+        reading = asyncio.ensure_future(self._store.read(lambda connection: bounded(connection, work)))
+
+        def done(read: asyncio.Future[T]) -> None:
+            line.release()
+            if not read.cancelled():
+                read.exception()  # whoever asked may have left
+
+        reading.add_done_callback(done)
+        return await asyncio.shield(reading)  # a query goes on without the one who asked
+
+
+_lines: WeakKeyDictionary[Store, WeakValueDictionary[str, asyncio.Lock]] = WeakKeyDictionary()
+"""Of each store: tenant → what its queries wait for; nothing of a tenant without one."""
 
 
 def _object_schema(schema: Mapping[str, Any]) -> ObjectSchema:
