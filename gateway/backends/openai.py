@@ -367,7 +367,20 @@ def error_message(body: bytes) -> tuple[str, str | None]:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return body[:500].decode("utf-8", "replace").strip(), None
     error = value.get("error", value) if isinstance(value, dict) else value
+    if error is value and isinstance(value, dict) and not value.get("message"):
+        error = _detail(value.get("detail")) or value
     if isinstance(error, dict):
         code = error.get("code")
         return str(error.get("message") or error)[:MAX_MESSAGE], code if isinstance(code, str) else None
     return str(error)[:MAX_MESSAGE], None
+
+
+def _detail(detail: Any) -> Any:
+    """What FastAPI's servers say, such as kokoro-fastapi and speaches: a text, an object, or what is wrong with which
+    field."""
+    if not isinstance(detail, list):
+        return detail
+    faults = [fault for fault in detail if isinstance(fault, dict) and "msg" in fault]
+    places = [fault.get("loc") for fault in faults]
+    fields = [".".join(map(str, place[1:])) if isinstance(place, list) else "" for place in places]
+    return "; ".join(f"{field}: {fault['msg']}".removeprefix(": ") for field, fault in zip(fields, faults, strict=True))

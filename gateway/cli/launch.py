@@ -140,7 +140,8 @@ def _show(config: Config, contract: Contract, program: Program, model: Model, ar
 
     key = _key(config)
     address = running(config, key)
-    lines = [f"model {model.name} ({_remarks(contract, model)})"]
+    remarks = _remarks(contract, model)
+    lines = [f"model {model.name}{f' ({remarks})' if remarks else ''}"]
     if address is None:
         from gateway.cli.running import listens
 

@@ -6,9 +6,10 @@ import re
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
+import msgspec
 from msgspec import Struct
 
-from gateway.backends import Forward, Forwarded
+from gateway.backends import Backend, Forward, Forwarded
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.errors import ProviderInvalidResponse
@@ -16,12 +17,12 @@ from gateway.observe.request_log import OK, outcome_of
 from gateway.wire.chat import NOBODY, ApiName, Caller
 from gateway.wire.limits import Tier
 
-TAIL = 4096
-"""Bytes at the end of an answer that hold its usage."""
+BEGIN = TAIL = 4096
+"""Bytes at the beginning and at the end of an answer that hold its duration, its usage or its error."""
 SECONDS = b"ctxgate-sound-seconds"
-_NUMBER = re.compile(rb"\d{1,9}(\.\d{1,9})?")
-_SECONDS = re.compile(rb'"seconds" ?: ?(\d{1,9}(?:\.\d{1,9})?)[,}\s]')
-_DURATION = re.compile(rb'"duration" ?: ?(\d{1,9}(?:\.\d{1,9})?)[,}\s]')
+_NUMBER = re.compile(rb"\d{1,9}(\.\d{1,20})?")
+_SECONDS = re.compile(rb'"seconds" ?: ?(\d{1,9}(?:\.\d{1,20})?)[,}\s]')
+_DURATION = re.compile(rb'"duration" ?: ?(\d{1,9}(?:\.\d{1,20})?)[,}\s]')
 
 
 class Asked(Struct, frozen=True):
@@ -44,7 +45,7 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
     """The answer of the model's server. Starts the engine if need be, which stays up meanwhile.
 
     Logs the request, with any error while the answer is read as its outcome. Raises what `Engine.join` and
-    `Backend.forward` raise.
+    `Backend.forward` raise, and the error that a 200 contains, such as whisper.cpp's.
     """
     route = asked.route
     meter = route.count(asked.api, asked.caller, stream=asked.stream)
@@ -52,7 +53,7 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
         async with route.use(asked.tier) as backend:
             answer = await backend.forward(sent)
             try:
-                yield answer, meter
+                yield answer if sent.verbatim else await _checked(asked, answer, backend), meter
             finally:
                 answer.close()
     except BaseException as error:
@@ -63,16 +64,53 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
         meter.end(OK)
 
 
+class _Begun:
+    """An answer whose beginning has been read."""
+
+    def __init__(self, answer: Forwarded, begin: bytes) -> None:
+        self.status, self.headers, self.close = answer.status, answer.headers, answer.close
+        self._answer = answer
+        self._begin = begin
+
+    async def receive(self) -> bytes:
+        begin, self._begin = self._begin, b""
+        return begin or await self._answer.receive()
+
+
+async def _checked(asked: Asked, answer: Forwarded, backend: Backend) -> Forwarded:
+    """The answer, unless it is an error."""
+    if b"json" not in answer.headers.get(b"content-type", b""):
+        return answer
+    begin = b""
+    while len(begin) < BEGIN and (piece := await answer.receive()):
+        begin += piece
+    if len(begin) < BEGIN and _is_error(begin):
+        # What was wrong is the sound: whisper.cpp says 500 of its own failures.
+        raise backend.fault(400 if asked.hears else 500, begin)
+    return _Begun(answer, begin)
+
+
+def _is_error(body: bytes) -> bool:
+    if b'"error"' not in body:
+        return False
+    try:
+        found = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
+    return isinstance(found, dict) and bool(found.get("error"))
+
+
 async def pieces(asked: Asked, answer: Forwarded, meter: RequestMeter) -> AsyncGenerator[bytes, None]:
     """What comes of the answer. At its end, the meter knows the seconds of sound that were heard, if it tells them."""
-    last = b""
+    first = last = b""
     while piece := await answer.receive():
         if asked.stream:
             meter.came(1)
         if asked.hears:
+            first += piece[: BEGIN - len(first)]
             last = (last + piece)[-TAIL:]
         yield piece
-    if asked.hears and (seconds := sound_seconds(answer.headers, last)) is not None:
+    if asked.hears and (seconds := sound_seconds(answer.headers, first, last)) is not None:
         meter.uses({"sound_seconds": seconds})
 
 
@@ -87,14 +125,14 @@ async def whole(asked: Asked, sent: Forward, most: int) -> bytes:
     return b"".join(found)
 
 
-def sound_seconds(headers: Mapping[bytes, bytes], last: bytes) -> float | None:
+def sound_seconds(headers: Mapping[bytes, bytes], first: bytes, last: bytes) -> float | None:
     """How much sound was heard: as the gateway's own engine says in a header, others in a usage or a duration of JSON.
 
-    last: the end of the answer. None if nothing tells.
+    first, last: the beginning and the end of the answer. None if nothing tells.
     """
     if b"json" not in headers.get(b"content-type", b"") and b"event-stream" not in headers.get(b"content-type", b""):
         written = headers.get(SECONDS, b"")
     else:
-        found = _SECONDS.findall(last) or _DURATION.findall(last)
-        written = found[-1] if found else b""
+        found = _SECONDS.findall(last)[-1:] or _DURATION.findall(first) or _DURATION.findall(last)[-1:]
+        written = found[0] if found else b""
     return float(written) if _NUMBER.fullmatch(written) else None

@@ -255,6 +255,23 @@ async def test_the_context_is_told_with_both_numbers(runtime: str, raw: bytes) -
     assert error.details == {"prompt_tokens": 6031, "context_window": 2048}
 
 
+DETAILS = {
+    "a text": (b'{"detail": "no such voice"}', "no such voice"),
+    "an object": (b'{"detail": {"error": "validation_error", "message": "no such voice"}}', "no such voice"),
+    "fields": (
+        b'{"detail": [{"loc": ["body", "voice"], "msg": "Field required"}, {"loc": ["body"], "msg": "odd"}, 3]}',
+        "voice: Field required; odd",
+    ),
+    "nothing": (b'{"detail": []}', "{'detail': []}"),
+}
+
+
+@pytest.mark.parametrize(("raw", "said"), DETAILS.values(), ids=DETAILS)
+async def test_what_fastapi_says(raw: bytes, said: str) -> None:
+    """As kokoro-fastapi and speaches refuse."""
+    assert str((await backend("openai")).error(422, raw)) == f"the engine answered 422: {said}"
+
+
 TEMPLATES: dict[str, tuple[dict[str, str], bool]] = {
     "its own file": ({"chat_template.jinja": "{% if tools %}"}, True),
     "its own file, no tools": (

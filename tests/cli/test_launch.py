@@ -278,6 +278,7 @@ def test_no_model_that_suffices(here: Here) -> None:
 def test_a_window_that_is_not_known(here: Here) -> None:
     """Is taken if no other model is known to suffice, and said."""
     written(here.folder, here.port, models={SMALL: {"runtime": "openai", "base_url": "http://127.0.0.1:9"}})
+    assert "# model small\n" in here.launch("any", "--print", "--", "claude").stdout
     done = here.launch("claude", "--print")
     assert "# model small (its window isn't known; this needs a window of 65,536 tokens and tool calls)" in done.stdout
 

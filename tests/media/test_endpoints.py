@@ -199,6 +199,30 @@ async def test_the_engine_s_refusal_is_the_client_s() -> None:
         assert caught.value.code == "voice_not_found"
 
 
+@pytest.mark.parametrize("body", [b'{"error":"failed to read audio data"}', b'{"error": {"message": "no sound"}}'])
+@pytest.mark.parametrize("ask", [hearing(FILE), speaking(model="m", input="Hi")])
+async def test_an_error_within_a_200_is_one(ask: Ask, body: bytes) -> None:
+    """whisper.cpp's server says so what is wrong with the sound."""
+    async with running(answers(body), **HEARS) as gateway:
+        answer = await ask(gateway)
+        heard = gateway.engine.requests[-1].path == "/v1/audio/transcriptions"
+        said = "failed to read audio data" if b"failed" in body else "no sound"
+        assert (answer.status, said in answer.error["message"]) == (400 if heard else 502, True), answer
+        async with await gateway.connect() as one:
+            await one.send(b"GET /-/requests HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            entry = (await one.answer()).json["requests"][0]
+        assert (entry["outcome"], entry["units"]) == (answer.error["category"], {})
+
+
+@pytest.mark.parametrize(
+    "body", [b'{"text": "an \\"error\\"", "error": null}', b'{"text": "%b"}' % (b"a" * 9000), b"{"]
+)
+async def test_other_json_passes_as_it_is(body: bytes) -> None:
+    async with running(answers(body), **HEARS) as gateway:
+        answer = await hearing(FILE)(gateway)
+        assert (answer.status, answer.body) == (200, body)
+
+
 async def endless(exchange: Exchange) -> None:
     await exchange.gone
 
@@ -235,6 +259,11 @@ SPOKEN = answers(b"sound", head=b"Content-Type: audio/mpeg\r\n")
 UNITS: dict[str, tuple[Script, Ask, Any]] = {
     "a usage": (HEARD, hearing(FILE), {"sound_seconds": 1.5}),
     "a duration": (answers(b'{"duration": 2.25, "text": "a"}'), hearing(FILE), {"sound_seconds": 2.25}),
+    "a duration at the beginning": (
+        answers(b'{"duration": 8.470000267028809, "text": "%b", "segments": [{}]}' % (b"a " * 9000)),
+        hearing(FILE),
+        {"sound_seconds": 8.470000267028809},
+    ),
     "an hour": (answers(b'{"text": "a", "usage": {"seconds": 3600.0}}'), hearing(FILE), {"sound_seconds": 3600.0}),
     "a header": (
         answers(b"a", head=b"Content-Type: text/plain\r\nCtxgate-Sound-Seconds: 3.0\r\n"),
