@@ -375,7 +375,7 @@ def error_message(body: bytes) -> tuple[str, str | None]:
     return str(error)[:MAX_MESSAGE], None
 
 
-def _detail(detail: Any) -> Any:
+def _detail(detail: object) -> object:
     """What FastAPI's servers say, such as kokoro-fastapi and speaches: a text, an object, or what is wrong with which
     field."""
     if not isinstance(detail, list):
