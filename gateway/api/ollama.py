@@ -73,7 +73,9 @@ async def _answer(
     more = _keep(request, route, wanted, warnings)
 
     def translated() -> ChatRequest:
-        return ChatRequest.parse(encode(wanted.chat_fields(_runtime(route.model)) | more), "ollama", request.caller)
+        return ChatRequest.parse(
+            encode(_in_window(wanted.chat_fields(_runtime(route.model)), route.model) | more), "ollama", request.caller
+        )
 
     chat = await aside(size, translated)
     if wanted.unlimited:
@@ -90,7 +92,10 @@ async def _complete(request: Request, wanted: Generate, unknown: list[Warning]) 
     """Continues a raw prompt. A stream has one line: nobody needs a raw text in pieces."""
     route = _route(request.gateway, wanted.model)
     warnings = _warnings(wanted, route, unknown)
-    known = {**wanted.completion_fields(_runtime(route.model)), **_keep(request, route, wanted, warnings)}
+    known = {
+        **_in_window(wanted.completion_fields(_runtime(route.model)), route.model),
+        **_keep(request, route, wanted, warnings),
+    }
     if wanted.unlimited or not {"max_tokens", "max_completion_tokens"} & {*known, *route.model.defaults}:
         known["max_tokens"] = Raw(UNLIMITED)
     known["stream"] = False
@@ -104,6 +109,13 @@ async def _complete(request: Request, wanted: Generate, unknown: list[Warning]) 
         return JSON(last, _dropped(warnings))
     headers = {name.decode(): value.decode() for name, value in _dropped(warnings)}
     return Response(encode(last) + b"\n", media_type="application/x-ndjson", headers=headers)
+
+
+def _in_window(fields: dict[str, Any], model: Model) -> dict[str, Any]:
+    """With the number of tokens in place of -1, which is the whole context for Ollama; llama.cpp refuses it today."""
+    if fields.get("repeat_last_n") == -1 and model.context_window is not None and model.runtime != "ollama":
+        return {**fields, "repeat_last_n": model.context_window}
+    return fields
 
 
 def _warnings(wanted: Asked, route: Route, unknown: list[Warning]) -> list[Warning]:

@@ -21,6 +21,7 @@ _ORDER = re.compile(
     r"|tool call ids should be|only supports single tool-calls|no previous assistant message with a tool call"
     r"|there's no first user message|expected last role|not the same number of function calls"
     r"|tool message outside of assistant|cannot continue an assistant message"
+    r"|cannot have 2 or more assistant messages"
     r"|messages with role 'tool' must be a response"
     r"|'tool_calls' must be followed by tool messages",
     re.IGNORECASE | re.DOTALL,

@@ -13,10 +13,11 @@ from gateway.backends import Backend, Reply
 from gateway.core.aside import LARGE, aside
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
-from gateway.wire.chat import NOBODY, ApiName, Caller, decode, encode
+from gateway.wire.chat import NOBODY, ApiName, Caller, encode
 from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.limits import Tier
 from gateway.wire.sse import Sink
+from gateway.wire.usage import read_usage
 from gateway.wire.values import MOST_TOKENS, exceeds
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Passthrough:
     def _look(self, payload: bytes) -> None:
         try:
             found = _decode(payload)
-            usage = decode(found.usage) if len(found.usage) <= LONGEST_USAGE else None
+            usage = read_usage(bytes(found.usage))
         except BROKEN as error:
             # A vector, a score, and what is no object at all: nothing there can be repaired.
             if isinstance(error, msgspec.ValidationError) or (body := _completion(payload)) is None:
@@ -118,8 +119,6 @@ class Passthrough:
             self._count.usage = usage
 
 
-LONGEST_USAGE = 64 * 1024
-"""Bytes. What is longer isn't read: it counts nothing, and would take many times as much memory."""
 _NO_ERROR = (b"null", b"false", b"{}", b"[]", b'""', b"0")
 
 

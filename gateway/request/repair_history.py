@@ -61,6 +61,7 @@ class _Repairs:
         self._ids: set[str] = set()
 
     def message(self, message: dict[str, Any]) -> dict[str, Any]:
+        message = _present(message)
         calls = message.get("tool_calls")
         if isinstance(calls, list) and calls:
             self._turns += 1
@@ -120,6 +121,15 @@ class _Repairs:
         call.answered = True
         self._waiting -= call.turn == self._turns
         return {**message, "tool_call_id": call.id}
+
+
+def _present(message: dict[str, Any]) -> dict[str, Any]:
+    """A call or a result of the deprecated `functions` in the format of tools: no template has a place for it."""
+    call = message.get("function_call")
+    if isinstance(call, dict) and not message.get("tool_calls"):
+        rest = {name: value for name, value in message.items() if name != "function_call"}
+        return {"content": None, **rest, "tool_calls": [{"type": "function", "function": call}]}
+    return {**message, "role": "tool"} if message.get("role") == "function" else message
 
 
 def _first(calls: deque[_Call] | None) -> _Call | None:

@@ -159,7 +159,7 @@ def compact(json: bytes) -> bytes:
     return msgspec.json.format(json, indent=-1)
 
 
-_past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
+_past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool|function_call)"|"role"\s*:\s*"function"').search
 
 FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""

@@ -18,6 +18,7 @@ from gateway.wire import body
 from gateway.wire.body import Name
 from gateway.wire.chat import encode
 from gateway.wire.limits import Tier
+from gateway.wire.usage import read_usage, whole_number
 from gateway.wire.values import MOST_TOKENS
 
 T = TypeVar("T")
@@ -100,6 +101,12 @@ class Usage(Struct):
     prompt_tokens: int = 0
     total_tokens: int = 0
 
+    @classmethod
+    def of(cls, written: Raw) -> Usage:
+        """What can be read of an engine's counts; its vectors and scores are sound whatever it counts."""
+        usage = read_usage(bytes(written)) or {}
+        return cls(*(whole_number(usage.get(name)) for name in cls.__struct_fields__))
+
 
 class _Embedding(Struct):
     embedding: list[float]
@@ -115,9 +122,8 @@ class Vectors(Struct):
     @classmethod
     def parse(cls, data: bytes) -> Vectors:
         """Sorts the vectors in the order of the input. Raises ProviderInvalidResponse."""
-        vectors = _read(_decode_vectors, data)
-        vectors.data.sort(key=lambda one: one.index)
-        return vectors
+        found = _read(_decode_vectors, data)
+        return cls(sorted(found.data, key=lambda one: one.index), Usage.of(found.usage))
 
 
 class _Score(Struct):
@@ -134,7 +140,8 @@ class Scores(Struct):
     @classmethod
     def parse(cls, data: bytes) -> Scores:
         """Raises ProviderInvalidResponse."""
-        return _read(_decode_scores, data)
+        found = _read(_decode_scores, data)
+        return cls(found.results, Usage.of(found.usage))
 
     @classmethod
     def of(cls, vectors: Vectors) -> Scores:
@@ -146,8 +153,20 @@ class Scores(Struct):
 
 _embedding_decoder = msgspec.json.Decoder(CreateEmbedding)
 _rerank_decoder = msgspec.json.Decoder(CreateRerank)
-_decode_vectors = msgspec.json.Decoder(Vectors).decode
-_decode_scores = msgspec.json.Decoder(Scores).decode
+
+
+class _WrittenVectors(Struct):
+    data: list[_Embedding]
+    usage: Raw = Raw(b"null")
+
+
+class _WrittenScores(Struct):
+    results: list[_Score]
+    usage: Raw = Raw(b"null")
+
+
+_decode_vectors = msgspec.json.Decoder(_WrittenVectors).decode
+_decode_scores = msgspec.json.Decoder(_WrittenScores).decode
 
 
 def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str, tier: Tier | None = None) -> dict[str, Any]:

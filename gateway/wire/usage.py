@@ -7,6 +7,10 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct, ValidationError, convert
 
+from gateway.wire.lenient import BROKEN, LenientReader
+
+LONGEST_USAGE = 64 * 1024
+"""Bytes. What is longer isn't read: it counts nothing, and would take many times as much memory."""
 MOST_TOKENS = 1 << 40
 """That one count may say: a day's sum has to fit into the database."""
 FEW = 1 << 29
@@ -70,6 +74,17 @@ def repaired_usage(usage: Any) -> dict[str, Any] | None:
             counts = details.items() if isinstance(details, dict) else ()
             made[name] = {key: whole_number(value) for key, value in counts}
     return made
+
+
+def read_usage(written: bytes) -> dict[str, Any] | None:
+    """The usage in an engine's JSON, also with numbers that JSON doesn't have; None if there is none to read."""
+    if len(written) > LONGEST_USAGE:
+        return None
+    try:
+        usage = LenientReader().read(written, last=True)
+    except BROKEN:
+        return None
+    return usage if isinstance(usage, dict) else None
 
 
 def is_sound(usage: Mapping[str, Any]) -> bool:

@@ -110,6 +110,17 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
             {"type": "text", "text": "Yes."}]}]},
         [HI, {"role": "assistant", "content": "Yes.", "reasoning_content": "Hm."}],
     ),
+    "tools that Anthropic ran": (
+        {"messages": [HI, {"role": "assistant", "content": [
+            {"type": "server_tool_use", "id": "s1", "name": "bash_code_execution", "input": {}},
+            *({"type": f"{kind}_tool_result", "tool_use_id": "s1", "content": []} for kind in (
+                "web_search", "web_fetch", "tool_search", "code_execution", "bash_code_execution",
+                "text_editor_code_execution")),
+            {"type": "mcp_tool_use", "id": "m1", "name": "f", "server_name": "s", "input": {}},
+            {"type": "mcp_tool_result", "tool_use_id": "m1", "is_error": False, "content": []},
+            {"type": "text", "text": "Yes."}]}]},
+        [HI, {"role": "assistant", "content": "Yes."}],
+    ),
 }  # fmt: skip
 
 

@@ -195,6 +195,15 @@ def test_llama_cpp_reads_them(option: str, real: str) -> None:
                 assert (answer.status_code, named in answer.json()["error"]) == (400, True), answer.text
 
 
+def test_penalties_over_the_whole_context(real: str) -> None:
+    """Ollama writes it -1, as llama.cpp did."""
+    for path, more in (("/api/chat", {"messages": [HI]}), ("/api/generate", {"prompt": "Hi", "raw": True})):
+        body = {"model": "tiny", "stream": False, "options": {"repeat_last_n": -1, "num_predict": 2}, **more}
+        answer = httpx.post(f"{real}{path}", json=body, timeout=PATIENCE)
+        assert answer.status_code == 200, answer.text
+        assert "ctxgate" not in answer.json()
+
+
 @pytest.mark.parametrize("top", [None, 0, 2, 5])
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("way", ["chat", "generate", "raw"])

@@ -78,6 +78,16 @@ def test_vectors_come_in_the_order_of_their_texts() -> None:
     assert (found["usage"].prompt_tokens, found["usage"].total_tokens) == (5, 6)
 
 
+@pytest.mark.parametrize(
+    "usage", ["null", '{"prompt_tokens": 1e999, "total_tokens": -1e999}', '"x"', '{"prompt_tokens": null}']
+)
+def test_counts_that_are_none_spoil_no_vectors(usage: str) -> None:
+    found = Vectors.parse(b'{"data": [{"embedding": [1.0]}], "usage": %b}' % usage.encode())
+    assert (found.data[0].embedding, found.usage.prompt_tokens, found.usage.total_tokens) == ([1.0], 0, 0)
+    ranked = Scores.parse(b'{"results": [{"index": 0, "relevance_score": 1.0}], "usage": %b}' % usage.encode())
+    assert (ranked.results[0].index, ranked.usage.total_tokens) == (0, 0)
+
+
 def test_vectors_in_base64_are_little_endian_floats() -> None:
     found = embedding_list(CreateEmbedding("a", encoding_format="base64"), VECTORS, "m")
     assert struct.unpack("<2f", base64.b64decode(found["data"][0]["embedding"])) == (3.0, 4.0)

@@ -90,6 +90,7 @@ CONVERSATIONS: dict[str, list[Json]] = {
     "system alone": [says("system", "rule")],
     "two users": [ASK, MORE],
     "two answers": [ASK, ANSWER, says("assistant", "more"), MORE],
+    "two answers at the end": [ASK, ANSWER, says("assistant", "more")],
     "assistant first": [ANSWER, ASK],
     "denied call": [ASK, calls("call_1"), MORE],
     "denied call with words": [ASK, calls("call_1", text="I look."), MORE],

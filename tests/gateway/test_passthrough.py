@@ -80,6 +80,19 @@ async def test_a_whole_answer_passes() -> None:
     assert meter.usage == {"prompt_tokens": 3, "completion_tokens": 4}
 
 
+@pytest.mark.parametrize("count", ["1e999", "-1e999", "NaN", "Infinity"])
+@pytest.mark.parametrize("whole", [True, False])
+async def test_a_count_that_is_no_number_spoils_no_answer(count: str, whole: bool) -> None:
+    body = LAST.replace(b'"prompt_tokens": 3', b'"prompt_tokens": %b' % count.encode())
+    answer, meter, _ = passthrough(body)
+    if whole:
+        assert await answer.whole() == body
+    else:
+        assert [await answer.payloads(), await answer.payloads()] == [[body], []]
+    assert meter.usage["completion_tokens"] == 4
+    assert meter.usage["prompt_tokens"] in (None, -9999.0)
+
+
 @pytest.mark.parametrize(("body", "error"), [(ERROR, GatewayError), (b"<html>", ProviderInvalidResponse)])
 async def test_a_whole_answer_that_is_none_is_an_error(body: bytes, error: type[GatewayError]) -> None:
     whole, _, _ = passthrough(body)

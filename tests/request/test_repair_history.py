@@ -53,6 +53,22 @@ def test_arguments_become_an_object(arguments: Any, repaired: str | None) -> Non
         assert isinstance(json.loads(came), dict)
 
 
+def test_calls_of_functions_become_calls_of_tools() -> None:
+    """Of the deprecated `functions`, whose calls and results no template knows."""
+    old = [
+        USER,
+        {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+        {"role": "function", "name": "f", "content": "1"},
+        {"role": "function", "name": "g", "content": "2"},
+    ]
+    (user, asked, answered, orphan), counts = repair_history(old)
+    id = asked["tool_calls"][0]["id"]
+    assert (user, asked) == (USER, said(call(id)))
+    assert answered == result(id, name="f")
+    assert orphan == {"role": "user", "content": "Result of g:\n2"}
+    assert counts == {"ids": 2, "orphan_results": 1}
+
+
 def test_a_sound_conversation_stays_as_it_is() -> None:
     sound = [USER, said(call("a"), call("b")), result("b"), result("a"), said(call("c")), result("c")]
     assert repair_history(sound) == (sound, {})

@@ -59,6 +59,7 @@ FORMS: dict[str, tuple[list[Json], list[tuple[list[Json], Json]]]] = {
         [USER, {**MODEL, "reasoning_content": "R"}, MODEL],
         [([USER, says("assistant", "M\n\nM", reasoning_content="R")], {"joined_messages": 1})],
     ),
+    "two answers at the end": ([USER, MODEL, MODEL], [([USER, says("assistant", "M\n\nM")], {"joined_messages": 1})]),
     "assistant first": ([MODEL, USER], [([says("user", BEGINNING), MODEL, USER], {"added_messages": 1})]),
     "system alone": ([SYSTEM], [([SYSTEM, says("user", BEGINNING)], {"added_messages": 1})]),
     "denied call": (
@@ -178,6 +179,10 @@ REFUSALS = {
         "\n------------\nWhile executing FilterExpression at line 3, column 4 in source:\n...\n ^\n"
         "Error: Unknown (built-in) filter 'split' for type None",
         "Unknown (built-in) filter 'split' for type None",
+    ),
+    "llama.cpp, answers at the end": (
+        "Cannot have 2 or more assistant messages at the end of the list.",
+        "Cannot have 2 or more assistant messages at the end of the list",
     ),
     "vLLM": (
         "Conversation roles must alternate user/assistant/user/assistant/...",

@@ -18,7 +18,11 @@ from gateway.wire.conversation import Conversation, Message, image_part, text_pa
 
 Block = dict[str, Any]
 
-HIDDEN_BLOCKS = ("redacted_thinking", "server_tool_use", "web_search_tool_result", "fallback", "compaction")
+HIDDEN_BLOCKS = (
+    *("redacted_thinking", "fallback", "compaction", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
+    *("web_search_tool_result", "web_fetch_tool_result", "tool_search_tool_result", "code_execution_tool_result"),
+    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
+)
 """Blocks of earlier answers that other models can't use."""
 
 BILLING = "x-anthropic-billing-header:"
