@@ -36,10 +36,10 @@ BEFORE, AFTER = 3, 6
 """Answers that must come before the harm, and after it."""
 REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 ANSWERER = """
-import socket
+import select, socket, sys
 with socket.create_server(("127.0.0.1", 0)) as listener:
     print(listener.getsockname()[1], flush=True)
-    while True:
+    while sys.stdin not in select.select([listener, sys.stdin], [], [])[0]:
         with listener.accept()[0] as one:
             one.settimeout(30)
             one.recv(1000)
@@ -200,7 +200,10 @@ def keep_watching(port: int, pid: int, reference: int) -> None:
 
 
 def main() -> None:
-    with subprocess.Popen([sys.executable, "-c", ANSWERER], stdout=subprocess.PIPE, text=True) as answerer:
+    # It ends when this process does, however that ends: its input is ours alone.
+    with subprocess.Popen(
+        [sys.executable, "-c", ANSWERER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as answerer:
         try:
             assert answerer.stdout is not None
             reference = int(answerer.stdout.readline())
