@@ -15,6 +15,7 @@ from websockets.server import ServerProtocol
 
 from gateway.errors import GatewayError
 from gateway.server.bodies import Bodies, Body
+from gateway.server.principal import Principal
 
 SCOPE_KEY = "ctxgate.websocket"
 """Where the connection is in an ASGI scope."""
@@ -41,6 +42,7 @@ class WebSocket(WebSocketsSansIOProtocol):
         self.conn = ServerProtocol(max_size=max_body, logger=self.logger)
         self.idle_since: float | None = self.loop.time()
         self.ending = False
+        self._bodies, self._max_body = bodies, max_body
         self._body = Body(bodies, max_body)
         self._unread = 0
         """Bytes of an incomplete message."""
@@ -130,6 +132,11 @@ class WebSocket(WebSocketsSansIOProtocol):
         self._unread = 0
         self._body.close()
         super().send_receive_event_to_app()
+
+    def belongs_to(self, principal: Principal) -> None:
+        """Whose share of the memory its messages take."""
+        self._body.close()
+        self._body = Body(self._bodies, self._max_body, principal)
 
     async def run_asgi(self) -> None:
         scope: Any = self.scope

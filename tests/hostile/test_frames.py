@@ -13,12 +13,11 @@ import pytest
 from gateway.api.routes import WEBSOCKETS, spellings
 from gateway.server.websocket import FRAMES
 from tests.hostile.conftest import Unharmed
+from tests.hostile.frames import CLOSE, CONTINUED, FIN, PING, PONG, TEXT, opened
 from tests.hostile.running import Gateway
 
 SIZE = 2_000_000
 """Bytes that a client sends, if it may."""
-KEY = b"dGhlIHNhbXBsZSBub25jZQ=="
-CONTINUED, TEXT, CLOSE, PING, PONG, FIN = 0x0, 0x1, 0x8, 0x9, 0xA, 0x80
 TOO_MANY = b"too many frames for what they hold"
 
 
@@ -40,24 +39,6 @@ FLOODS: dict[str, tuple[bytes, bytes]] = {
     "empty messages": (b"", frame(TEXT)),
     "small messages": (b"", frame(TEXT, b"{}")),
 }
-
-
-def opened(gateway: Gateway, path: str) -> socket.socket:
-    one = gateway.connect()
-    lines = (
-        f"GET {path} HTTP/1.1".encode(),
-        b"Host: localhost",
-        b"Connection: Upgrade",
-        b"Upgrade: websocket",
-        b"Sec-WebSocket-Version: 13",
-        b"Sec-WebSocket-Key: " + KEY,
-    )
-    one.sendall(b"\r\n".join((*lines, b"", b"")))
-    head = b""
-    while b"\r\n\r\n" not in head:
-        head += one.recv(1000)
-    assert head.startswith(b"HTTP/1.1 101 ")
-    return one
 
 
 def sent(one: socket.socket, first: bytes, again: bytes) -> None:

@@ -20,7 +20,8 @@ from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL
 from gateway.server.http import Request
-from gateway.server.principal import CALLER_KEY
+from gateway.server.principal import CALLER_KEY, Principal
+from gateway.server.principal import SCOPE_KEY as PRINCIPAL_KEY
 from gateway.server.websocket import SCOPE_KEY, WebSocket
 from gateway.services import Services
 from gateway.wire.chat import Meter, encode
@@ -74,7 +75,10 @@ class _Connection:
         """Each message in a list, which `_answer` empties once it has read it."""
         self._last: tuple[str, list[Item]] | None = None
         """The last response, and the conversation up to it."""
-        self._kept = Body(bodies, LARGEST_CONVERSATION)
+        self._principal: Principal = scope[PRINCIPAL_KEY]
+        if self._protocol is not None:
+            self._protocol.belongs_to(self._principal)
+        self._kept = Body(bodies, LARGEST_CONVERSATION, self._principal)
 
     async def read_all(self, receive: Receive) -> None:
         limit = self._services.gateway.config.server.max_body_bytes
@@ -83,7 +87,7 @@ class _Connection:
                 continue
             data = message["bytes"] if message.get("text") is None else message["text"].encode()
             del message  # it may be large, and is kept once
-            body = Body(self._bodies, limit)
+            body = Body(self._bodies, limit, self._principal)
             try:
                 body.has(len(data))
                 self._asked.put_nowait(([data], body))
