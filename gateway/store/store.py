@@ -256,7 +256,9 @@ def _sqlite(url: URL) -> Engine:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         # SQLite gives its journals the mode of the database.
         os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
-    engine = create_engine(url, connect_args={"timeout": BUSY_SECONDS}, pool_size=READERS + 1)
+    # A statement that is kept keeps its text, and the values that it last had: megabytes, where clients have a say.
+    options = {"timeout": BUSY_SECONDS, "cached_statements": 0}
+    engine = create_engine(url, connect_args=options, pool_size=READERS + 1)
 
     @event.listens_for(engine, "connect")
     def connect(connection: Any, _: Any) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -22,6 +24,8 @@ from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.wire.limits import Limits
 from tests.gateway.double import Exchange
+from tests.hostile.conftest import Unharmed
+from tests.hostile.frames import FIN, TEXT, opened
 from tests.hostile.running import Gateway, Upstream, configuration, polite, started
 from tests.patience import PATIENCE
 
@@ -104,6 +108,56 @@ def test_unfinished_uploads_leave_room(shared: Gateway, keys: Keys, upstream: Up
         for path in ("/v1/chat/completions", "/v1/chat/completions?x=1"):
             assert shared.ask("POST", path, large, keys["other"]).status == 200
         assert shared.ask("POST", "/v1/chat/completions?x=1", b" " * 4_100_000, keys["greedy"]).status == 503
+
+
+def test_unread_messages_leave_room(shared: Gateway, keys: Keys, upstream: Upstream) -> None:
+    """Unfinished ones of WebSockets."""
+    upstream.script = polite
+    with ExitStack() as stack:
+        for _ in range(9):
+            one = stack.enter_context(opened(shared, "/v1/responses", keys["greedy"]["Authorization"]))
+            with suppress(ConnectionError):
+                one.sendall(bytes([FIN | TEXT, FIN | 127]) + struct.pack("!Q", 1_000_000) + bytes(4) + b" " * 990_000)
+        large = {"messages": [{"role": "user", "content": "x" * 1_000_000}]}
+        for path in ("/v1/chat/completions", "/v1/chat/completions?x=1"):
+            assert shared.ask("POST", path, large, keys["other"]).status == 200
+
+
+@pytest.fixture
+def place(gateway: Gateway) -> Gateway:
+    """Has a model `place`, and has loaded what the first query needs."""
+    assert gateway.ask("PUT", "/llm/describe/place", {"schema": {"type": "object"}}).status == 200
+    for verb in ("find", "aggregate"):
+        assert gateway.ask("POST", f"/llm/{verb}/place", {"where": LARGEST}).status == 200
+    return gateway
+
+
+TEXTS = [str(number) for number in range(200)]
+LARGEST: dict[str, Any] = {"t": {"$all": TEXTS[:100], "$any": TEXTS[100:]}}
+TOO_LARGE: dict[str, dict[str, Any]] = {
+    "$all": {"$or": [{"t": {"$all": TEXTS}} for _ in range(100)]},
+    "$in": {"$or": [{"t": {"$in": TEXTS}} for _ in range(100)]},
+    "two lists": {"t": {"$in": TEXTS, "$nin": ["x"]}},
+    "nothing": {"$and": [{"$or": [{}] * 200}] * 3},
+    "nothing, denied": {"$and": [{"$not": {}}] * 101},
+}
+
+
+@pytest.mark.parametrize("name", TOO_LARGE)
+@pytest.mark.parametrize("verb", ["find", "aggregate"])
+def test_a_query_of_many_values(place: Gateway, unharmed: Unharmed, verb: str, name: str) -> None:
+    with unharmed(body=len(json.dumps(TOO_LARGE[name]))):
+        answer = place.ask("POST", f"/llm/{verb}/place", {"where": TOO_LARGE[name]})
+        assert answer.status == 400
+        assert b"at most" in answer.body
+
+
+def test_queries_leave_nothing_behind(place: Gateway, unharmed: Unharmed) -> None:
+    """Each of them another statement."""
+    with unharmed(body=0):
+        for number in range(30):
+            where = {"t": {"$all": TEXTS[: 100 - number], "$any": TEXTS[100:]}}
+            assert place.ask("POST", "/llm/find/place", {"where": where}).status == 200
 
 
 class Hanging(BaseHTTPRequestHandler):

@@ -42,6 +42,8 @@ SYSTEM = ("id", "created_at", "updated_at", "trashed_at")
 """Fields of every record. No model defines them."""
 
 LONGEST_LIST, LONGEST_PATTERN, MOST_WILDCARDS, DEEPEST, MOST_CONDITIONS = 200, 256, 4, 8, 100
+MOST_LISTED = 200
+"""Values of all lists in a query's conditions: each becomes a condition of SQL, or several."""
 DEFAULT_LIMIT, MOST_ROWS, FARTHEST = 50, 500, 1_000_000
 
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}(\.[A-Za-z_][A-Za-z0-9_-]{0,63}){0,7}")
@@ -92,7 +94,7 @@ class Builder:
 
     def __init__(self, dialect: str) -> None:
         self._postgresql = dialect == "postgresql"
-        self._conditions = 0
+        self._conditions = self._listed = 0
 
     def query(self, given: Mapping[str, Any]) -> Query:
         _known(given, ("where", "order", "select", "limit", "offset", "trashed"), "query")
@@ -203,6 +205,8 @@ class Builder:
             raise _bad(place, f"conditions may be nested {DEEPEST} levels deep")
         if not isinstance(given, Mapping):
             raise _bad(place, 'it must be an object: {"field": value} or {"field": {"$gt": value}}')
+        if not given:
+            self._condition(place)
         parts: list[ColumnElement[bool]] = []
         for key, value in given.items():
             inner = f"{place}.{key}"
@@ -225,17 +229,28 @@ class Builder:
             raise _bad(place, "it needs an operator")
         parts = []
         for operator, value in operators.items():
-            self._conditions += 1
-            if self._conditions > MOST_CONDITIONS:
-                raise _bad(place, f"a query may have at most {MOST_CONDITIONS} conditions")
+            self._condition(place)
             if operator not in OPERATORS:
                 raise _bad(f"{place}.{operator}", f"the operators are {', '.join(OPERATORS)}")
             parts.append(_sure(self._operator(operator, field, value, f"{place}.{operator}")))
         return and_(*parts)
 
+    def _condition(self, place: str) -> None:
+        self._conditions += 1
+        if self._conditions > MOST_CONDITIONS:
+            raise _bad(place, f"a query may have at most {MOST_CONDITIONS} conditions")
+
+    def _some(self, value: object, place: str) -> list[Any]:
+        found = _list(value, place)
+        self._listed += len(found)
+        if self._listed > MOST_LISTED:
+            raise _bad(place, f"all lists of a query together may have at most {MOST_LISTED} values")
+        return found
+
     def _operator(self, operator: str, field: Field, value: Any, place: str) -> ColumnElement[bool]:
         if operator in ARRAY_OPERATORS:
-            return _array_condition(operator, field, value, place)
+            some = self._some(value, place) if operator in ("$any", "$all") else value
+            return _array_condition(operator, field, some, place)
         match operator:
             case "$eq":
                 return _equal(field, value, place)
@@ -248,7 +263,7 @@ class Builder:
                     raise _bad(place, "it must be a list of two values")
                 return and_(*(_ordered(op, field, end, place) for op, end in zip(("$gte", "$lte"), value, strict=True)))
             case "$in" | "$nin":
-                same = or_(false(), *(_equal(field, each, place) for each in _list(value, place)))
+                same = or_(false(), *(_equal(field, each, place) for each in self._some(value, place)))
                 return same if operator == "$in" else not_(same)
             case "$like" | "$nlike" | "$ilike" | "$nilike":
                 found = _sure(self._like(field.text, value, operator in ("$ilike", "$nilike"), place))
@@ -299,9 +314,9 @@ def _array_condition(operator: str, field: Field, value: Any, place: str) -> Col
         case "$contains":
             return field.contains(_scalar(value, place))
         case "$any":
-            return or_(false(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
+            return or_(false(), *(field.contains(_scalar(each, place)) for each in value))
         case "$all":
-            return and_(true(), *(field.contains(_scalar(each, place)) for each in _list(value, place)))
+            return and_(true(), *(field.contains(_scalar(each, place)) for each in value))
         case _:
             return _sure(field.length == _whole(value, place, 0, FARTHEST))
 

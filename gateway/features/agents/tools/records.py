@@ -178,15 +178,22 @@ class Records:
 
     async def find(self, model: str, query: Mapping[str, Any]) -> Page:
         """Finds records by a query (see `query`), by default in the order of their creation."""
-        built = Builder(self._store.dialect).query(query)
-        return await self._read(lambda connection: self._find(connection, model, built))
+
+        def work(connection: Connection) -> Page:  # beside the event loop: to build a query takes a while, too
+            return self._find(connection, model, Builder(self._store.dialect).query(query))
+
+        return await self._read(work)
 
     async def aggregate(self, model: str, query: Mapping[str, Any]) -> tuple[list[dict[str, Any]], bool]:
         """One object per group, with its fields and results; and whether there are more than `limit` groups."""
-        builder = Builder(self._store.dialect)
-        built = builder.aggregates(query)
-        rows = await self._read(lambda connection: self._aggregate(connection, model, builder, built))
-        return rows[: built.limit], len(rows) > built.limit
+
+        def work(connection: Connection) -> tuple[list[dict[str, Any]], int]:
+            builder = Builder(self._store.dialect)
+            built = builder.aggregates(query)
+            return self._aggregate(connection, model, builder, built), built.limit
+
+        rows, most = await self._read(work)
+        return rows[:most], len(rows) > most
 
     async def update(self, model: str, id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces these fields. The others stay."""
@@ -371,7 +378,8 @@ def bounded(connection: Connection, work: Callable[[Connection], T]) -> T:
     else:
         connection.execute(text(f"SET LOCAL statement_timeout = {QUERY_SECONDS * 1000}"))
     try:
-        return work(connection)
+        # SQLAlchemy keeps what 500 statements became; those of queries differ, and may take megabytes.
+        return work(connection.execution_options(compiled_cache=None))
     except OperationalError as error:
         if "interrupt" in str(error.orig) or "statement timeout" in str(error.orig):
             raise ToolError("query_timeout", f"the query took more than {QUERY_SECONDS} s") from None
