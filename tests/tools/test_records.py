@@ -557,6 +557,9 @@ async def test_one_tenant_s_queries_leave_readers_to_others(room: Room, monkeypa
         await asyncio.wait({first})
         await other.models()
         assert len(entered) == 3
+        monkeypatch.setattr("gateway.features.agents.tools.records.WAIT_SECONDS", 0)
+        with pytest.raises(ToolError, match="other queries of this tenant"):
+            await greedy.models()
     finally:
         gate.set()
     await asyncio.gather(*more)

@@ -39,6 +39,8 @@ FILTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 LONGEST_SCHEMA, MOST_MODELS, MOST_FILTERS = 256 * 1024, 200, 200
 DEEPEST = 32
 QUERY_SECONDS = 5
+WAIT_SECONDS = 30
+"""How long a query waits for others of its tenant."""
 TRIES = 3
 """How often to try an update that conflicts with others."""
 
@@ -345,7 +347,10 @@ class Records:
         """One query of a tenant at a time: the store has a few readers, for all tenants and all else that it keeps."""
         lines = _lines.setdefault(self._store, WeakValueDictionary())
         line = lines.setdefault(self._tenant, asyncio.Lock())
-        await line.acquire()
+        try:
+            await asyncio.wait_for(line.acquire(), WAIT_SECONDS)
+        except TimeoutError:
+            raise ToolError("query_timeout", f"other queries of this tenant took more than {WAIT_SECONDS} s") from None
         reading = asyncio.ensure_future(self._store.read(lambda connection: bounded(connection, work)))
 
         def done(read: asyncio.Future[T]) -> None:
