@@ -159,7 +159,9 @@ def compact(json: bytes) -> bytes:
     return msgspec.json.format(json, indent=-1)
 
 
-_past_calls = re.compile(rb'"(?:tool_calls|tool_call_id|tool|function_call)"|"role"\s*:\s*"function"').search
+# Two: a pattern for both would have no literal to look for first.
+_past_tools = re.compile(rb'"(?:tool_calls|tool_call_id|tool)"').search
+_past_functions = re.compile(rb'"function(?:_call)?"').search
 
 FREE = ("auto", "none")
 """Values of `tool_choice` that allow an answer in plain text."""
@@ -388,7 +390,8 @@ class ChatRequest(Struct, eq=False, frozen=True):
             limited = True
             tools, choice = only_allowed(choice, tools)
         constrained = format is not None or (choice is not None and choice not in FREE)
-        past_calls = _past_calls(fields["messages"]) is not None
+        messages = fields["messages"]
+        past_calls = _past_tools(messages) is not None or _past_functions(messages) is not None
         if known.call_deltas is not None or known.call_threshold is not None:
             fields.pop("call_deltas", None)
             fields.pop("call_threshold", None)
