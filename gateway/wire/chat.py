@@ -390,8 +390,7 @@ class ChatRequest(Struct, eq=False, frozen=True):
             limited = True
             tools, choice = only_allowed(choice, tools)
         constrained = format is not None or (choice is not None and choice not in FREE)
-        messages = fields["messages"]
-        past_calls = _past_tools(messages) is not None or _past_functions(messages) is not None
+        past_calls = bool(_past_tools(messages := fields["messages"]) or _past_functions(messages))
         if known.call_deltas is not None or known.call_threshold is not None:
             fields.pop("call_deltas", None)
             fields.pop("call_threshold", None)
