@@ -14,7 +14,7 @@ OURS: dict[str, set[str]] = {
     "gateway.config": {"gateway.errors", "gateway.feature", "normalizers"},
     "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire", "gateway.config"},
     "gateway.server": {"gateway.errors", "gateway.core", "gateway.services", "gateway.wire"},
-    "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature"},
+    "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature", "gateway.observe"},
     "gateway.prompts": {"gateway.errors", "gateway.config"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
     "gateway.detection": {"gateway.backends", "gateway.config", "gateway.schema", "normalizers"},

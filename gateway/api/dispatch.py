@@ -10,6 +10,7 @@ from uvicorn.importer import import_from_string
 
 from gateway.api import health, routes
 from gateway.api.chat import PATHS, Chat, chat_asgi
+from gateway.observe.workers import tenant
 from gateway.server import keys
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY
@@ -48,6 +49,7 @@ class Dispatch:
         Raises GatewayError.
         """
         scope[SCOPE_KEY] = scope[BODY_KEY].principal = principal
+        tenant.set(principal.tenant)
         caller = scope[CALLER_KEY] = await self.caller(agent, principal)
         if caller.meter is None:
             await self._dispatched(scope, receive, send)

@@ -13,6 +13,7 @@ from gateway.api import routes
 from gateway.api.chat import PATHS, log
 from gateway.api.dispatch import LEFT_KEY, Dispatch, with_headers
 from gateway.errors import GatewayError, ProviderAuthentication
+from gateway.observe.workers import tenant
 from gateway.server import connections, keys
 from gateway.server.access import Access
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send, not_found
@@ -146,6 +147,7 @@ class API:
             await _send_error(_before_handshake(send), error, path)
             return
         scope[CALLER_KEY] = await self.caller(agent, principal)
+        tenant.set(principal.tenant)
         serve = import_from_string(self._websockets[path])
         await serve(self._services, self.bodies, scope, receive, send)
 

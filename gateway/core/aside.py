@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import TypeVar
+
+from gateway.observe.workers import Workers
 
 LARGE = 256 * 1024
 """Bytes. Work on less takes a few milliseconds, and no thread."""
@@ -15,10 +16,10 @@ Result = TypeVar("Result")
 
 
 @cache
-def _executor() -> ThreadPoolExecutor:
+def _executor() -> Workers:
     """One thread: of several, each could make the event loop wait for its turn. `gateway.wire.values` bounds how long a
     piece of work takes; `server.max_bodies_bytes` how many can wait."""
-    return ThreadPoolExecutor(1, thread_name_prefix="large bodies")
+    return Workers(1, name="large bodies")
 
 
 async def aside(size: int, work: Callable[..., Result], *arguments: object) -> Result:

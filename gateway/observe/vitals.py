@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
 from time import monotonic
-from typing import Any, TypeVar
+
+from gateway.observe.workers import Workers
 
 LATE_SECONDS = 1.0
 """An event loop that is later than this, or work that waits longer for a thread, makes the gateway `degraded`."""
 WINDOW_SECONDS = 10.0
-
-T = TypeVar("T")
 
 
 class Lag:
@@ -38,31 +35,6 @@ class Lag:
 
     def _late(self, now: float) -> float:
         return 0.0 if self._due is None else max(0.0, now - self._due)
-
-
-class Workers(ThreadPoolExecutor):
-    """The event loop's threads."""
-
-    def __init__(self, now: Callable[[], float] = monotonic, max_workers: int | None = None) -> None:
-        super().__init__(max_workers, thread_name_prefix="worker")
-        self._now = now
-        self._queued: deque[tuple[float, Future[Any]]] = deque()
-        """In order of arrival, in which they also begin."""
-
-    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        future = super().submit(fn, *args, **kwargs)
-        self._forget_begun()
-        self._queued.append((self._now(), future))
-        return future
-
-    def waiting(self) -> float:
-        """Seconds for which the oldest piece of work has waited; 0 if none does."""
-        self._forget_begun()
-        return self._now() - self._queued[0][0] if self._queued else 0.0
-
-    def _forget_begun(self) -> None:
-        while self._queued and (self._queued[0][1].running() or self._queued[0][1].done()):
-            self._queued.popleft()
 
 
 class Vitals:

@@ -10,7 +10,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -20,6 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
+from gateway.observe.workers import Workers
 from gateway.store.claim import Claim, Work, claim
 from gateway.store.clock import Clock
 from gateway.store.migrate import upgrade
@@ -62,7 +63,7 @@ class Store:
         """The holder's name in claims; None: this process."""
         self._engine = engine
         self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
-        self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="store reader")
+        self._readers = Workers(READERS, name="store reader")
         self._room = asyncio.Semaphore(WAITING)
         self._closed = False
         self._claims: dict[Work, Claim] = {}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from gateway.observe.vitals import LATE_SECONDS, WINDOW_SECONDS, Lag, Vitals, Workers
+from gateway.observe.vitals import LATE_SECONDS, WINDOW_SECONDS, Lag, Vitals
+from gateway.observe.workers import Workers
 from tests.patience import PATIENCE
 
 
@@ -37,7 +38,7 @@ def test_work_that_waits_for_a_thread_is_seen() -> None:
     clock = Clock()
     hold, begun = threading.Event(), threading.Event()
     vitals = Vitals()
-    with Workers(clock, max_workers=1) as workers:
+    with Workers(1, now=clock) as workers:
         vitals.workers = workers
 
         def hang() -> None:

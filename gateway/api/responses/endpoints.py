@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from gateway.api.responses.background import Background, Backgrounds
 from gateway.api.responses.stored import conversations, paging, responses
 from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate, extra_headers, write_events
-from gateway.core.aside import aside
+from gateway.core.aside import LARGE, aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.server.asgi import ASGIApp, Headers
@@ -32,9 +32,6 @@ if TYPE_CHECKING:
 
 Events = list[dict[str, Any]]
 Hear = Callable[[Events], Awaitable[None]]
-
-PER_ITEM = 1024
-"""Bytes that an item of an earlier turn counts as."""
 
 log = logging.getLogger("ctxgate")
 
@@ -137,7 +134,7 @@ async def compact(request: Request) -> ASGIApp:
     def translated() -> ChatRequest:
         return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses", request.caller)
 
-    chat = await aside(size + PER_ITEM * len(before), translated)
+    chat = await aside(_size(size, before), translated)
     written: list[str] = []
     usage, cut = Usage(), False
     with await request.gateway.chat(chat) as run:
@@ -155,6 +152,11 @@ async def compact(request: Request) -> ASGIApp:
     model = run.fallback or request.gateway.route(wanted.model).model.name
     made = compaction(items, summary, cut=cut, model=model, usage=usage, created_at=int(time.time()))
     return JSON(made, extra_headers(run))
+
+
+def _size(body: int, before: list[Item]) -> int:
+    """What `aside` is told: items of earlier turns may be large."""
+    return max(body, LARGE + 1) if before else body
 
 
 def is_stored(request: Request, wanted: CreateResponse) -> bool:
@@ -189,7 +191,7 @@ async def prepared(
     if tools.servers:
         join: Join = offered("remote_tools")
         begin = await join(request, tools)
-    said, chat = await _said(request, wanted, [*before, *wanted.items], tools, size + PER_ITEM * len(before))
+    said, chat = await _said(request, wanted, [*before, *wanted.items], tools, _size(size, before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
     items = with_ids(wanted.items, {item.get("id") for item in before})
