@@ -26,7 +26,7 @@ from gateway.core.pool import EnginePool
 from gateway.core.reload import Load, Reloader
 from gateway.feature import imported, installed, lacking, offered
 from gateway.observe import logs
-from gateway.observe.workers import Workers
+from gateway.observe.shares import Workers
 from gateway.server.bodies import return_large_blocks
 from gateway.server.end_guard import DOUBLED_SECONDS, EndGuard
 from gateway.services import Services

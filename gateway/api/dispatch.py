@@ -10,7 +10,7 @@ from uvicorn.importer import import_from_string
 
 from gateway.api import health, routes
 from gateway.api.chat import PATHS, Chat, chat_asgi
-from gateway.observe.workers import tenant
+from gateway.observe.shares import tenant
 from gateway.server import keys
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY

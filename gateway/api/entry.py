@@ -13,7 +13,7 @@ from gateway.api import routes
 from gateway.api.chat import PATHS, log
 from gateway.api.dispatch import LEFT_KEY, Dispatch, with_headers
 from gateway.errors import GatewayError, ProviderAuthentication
-from gateway.observe.workers import tenant
+from gateway.observe.shares import tenant
 from gateway.server import connections, keys
 from gateway.server.access import Access
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send, not_found

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import TypeVar
 
-from gateway.observe.workers import Workers
+from gateway.observe.shares import Workers
 
 LARGE = 256 * 1024
 """Bytes. Work on less takes a few milliseconds, and no thread."""

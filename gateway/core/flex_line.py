@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gateway.config import Engines
 from gateway.errors import ProviderRateLimit
+from gateway.observe.shares import Tally
 from gateway.wire.progress import Progress
 
 
@@ -36,6 +37,7 @@ class FlexLine:
         self._model = model
         self._load = load
         self._places = places
+        self._asking = Tally()
         self._waiting: dict[asyncio.Future[None], float] = {}
         """The waiting requests, the oldest first, and since when they wait, by time.monotonic."""
 
@@ -56,7 +58,9 @@ class FlexLine:
         Raises ProviderRateLimit if too many wait already.
         """
         if self._waiting or not self._free():
-            await self._turn(limits, tell)
+            self._check_room(limits.queue_length)
+            with self._asking.one_more():
+                await self._turn(limits, tell)
         self.inside += 1
         try:
             yield
@@ -76,14 +80,17 @@ class FlexLine:
         load = self._load()
         return may_go(Load(load.others, load.all + self.coming), self._places)
 
-    async def _turn(self, limits: Engines, tell: Callable[[Callable[[], str]], None]) -> None:
-        waiting = self._waiting
-        if len(waiting) >= limits.queue_length:
+    def _check_room(self, most: int) -> None:
+        """Raises ProviderRateLimit."""
+        if not self._asking.has_room(most):
             raise ProviderRateLimit(
-                f"model {self._model!r}: {len(waiting)} requests are already waiting (engines.queue_length)",
+                f"model {self._model!r}: {len(self)} requests are already waiting (engines.queue_length)",
                 code="queue_full",
                 retry_after=5,
             )
+
+    async def _turn(self, limits: Engines, tell: Callable[[Callable[[], str]], None]) -> None:
+        waiting = self._waiting
         turn = asyncio.get_running_loop().create_future()
         waiting[turn] = since = monotonic()
         tell(

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gateway.backends import Backend
 from gateway.errors import GatewayError, ProviderRateLimit
+from gateway.observe.shares import has_share, tenant
 from gateway.wire.chat import DEFAULT, FLEX, TIERS, rank_of
 from gateway.wire.limits import Tier
 
@@ -34,16 +35,17 @@ def put_aside(running: Iterable[Running], needed: int, most: float) -> list[obje
 class Ticket:
     """A request that waits. key: identifies it to its caller. rank: see `gateway.wire.chat.rank_of`. waited: seconds
     that it had waited before. begun: a part of its answer is there. aged: a flex request has waited so long that it
-    counts like any other.
+    counts like any other. tenant: whose it is.
     """
 
-    __slots__ = ("aged", "begun", "granted", "key", "rank", "since")
+    __slots__ = ("aged", "begun", "granted", "key", "rank", "since", "tenant")
 
     def __init__(self, key: object, rank: int = DEFAULT, waited: float = 0.0, *, begun: bool = False) -> None:
         self.key = key
         self.rank = rank
         self.begun = begun
         self.aged = False
+        self.tenant = tenant.get()
         self.since = time.monotonic() - waited
         self.granted: asyncio.Future[Backend] = asyncio.get_running_loop().create_future()
 
@@ -106,9 +108,12 @@ class RequestQueue:
             ticket = Ticket(key, rank, waited, begun=True)
             self._tickets.insert(self.begun, ticket)
             return ticket
-        if len(self) >= most:
+        who = tenant.get()
+        mine = sum(ticket.tenant == who for ticket in self._tickets)
+        if not has_share(who, mine + 1, len(self) + 1, most):
             raise ProviderRateLimit(
-                f"model {model!r}: {len(self)} requests are already waiting (engines.queue_length)",
+                f"model {model!r}: {len(self)} requests are already waiting, {mine} of them this tenant's "
+                "(engines.queue_length)",
                 code="queue_full",
                 retry_after=retry_after,
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from time import monotonic
 
-from gateway.observe.workers import Workers
+from gateway.observe.shares import Workers
 
 LATE_SECONDS = 1.0
 """An event loop that is later than this, or work that waits longer for a thread, makes the gateway `degraded`."""

@@ -22,20 +22,19 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gateway.errors import ProviderRateLimit, ProviderUnavailable
+from gateway.observe.shares import Tally, Workers
 from gateway.schema.effort import steps
 from gateway.schema.fault import Fault, InvalidSchema, Unchecked
 from gateway.schema.worker import COMPILE_SECONDS, SECONDS
 
 if TYPE_CHECKING:
-    from concurrent.futures import ThreadPoolExecutor
-
     from normalizers import FormatSpec
     from normalizers.write.grammar import Grammar, Notation
 
 PROCESSES = 2
 """Processes of one gateway."""
-THREADS = 4
-"""Threads that wait for the processes' answers."""
+THREADS = 3
+"""Threads that wait for the processes' answers: a tenant has one of them, and so leaves a process to others."""
 WAITING = 64
 """Pieces of work that may wait for a thread."""
 ANSWER_SECONDS = 10.0
@@ -226,22 +225,17 @@ class Threads:
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
-        self._executor: ThreadPoolExecutor | None = None
-        self._under_way = 0
+        self._executor: Workers | None = None
+        self._under_way = Tally()
 
     async def run(self, work: Callable[..., Result], *arguments: Any) -> Result:
         """Returns and raises what `work` does, and ProviderRateLimit if too much waits already."""
-        if self._under_way >= THREADS + WAITING:
+        if not self._under_way.has_room(THREADS + WAITING):
             raise ProviderRateLimit("too many JSON Schemas are being checked", retry_after=1)
         if self._executor is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._executor = ThreadPoolExecutor(THREADS, thread_name_prefix="schemas")
-        self._under_way += 1
-        try:
+            self._executor = Workers(THREADS, name="schemas")
+        with self._under_way.one_more():
             return await asyncio.get_running_loop().run_in_executor(self._executor, work, *arguments)
-        finally:
-            self._under_way -= 1
 
     def close(self) -> None:
         """Ends the pool. Returns at once; work that has begun fails soon."""

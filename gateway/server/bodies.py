@@ -9,8 +9,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.observe.shares import has_share
 from gateway.server.asgi import LIMITED_BY, ClientGone, Headers, Receive, Scope, check_head, too_large
-from gateway.server.principal import LOCAL, Principal, has_share
+from gateway.server.principal import LOCAL, Principal
 
 BODY_SECONDS = 60.0
 """Time limit for each piece of a body, and for the whole, plus a second for every BYTES_PER_SECOND received."""
@@ -73,7 +74,7 @@ class Body:
         if size > SMALL:
             more = size - self._held
             mine = bodies.by[self.principal.tenant] + more
-            if not has_share(self.principal, mine, bodies.held + more, bodies.most):
+            if not has_share(self.principal.tenant, mine, bodies.held + more, bodies.most):
                 raise ProviderUnavailable(
                     f"the request bodies {bodies.where} exceed {bodies.most} bytes ({bodies.all}), or this tenant's "
                     "share",

@@ -48,14 +48,6 @@ LOCAL = Principal()
 """The caller without a key, if none is needed, or with a key of config.yaml: the owner of this machine."""
 
 
-def has_share(principal: Principal, mine: int, taken: int, most: int) -> bool:
-    """Whether the principal's tenant may have `mine` of a pool of `most`, of which `taken` are in use then.
-
-    It must leave as much free as it has, so that a second tenant always finds room. The owner may have all.
-    """
-    return taken <= most and (principal.tenant == LOCAL.tenant or mine <= most - taken)
-
-
 def owner_of(principal: Principal, sharing: Sharing) -> str:
     """Whose prompts an engine may reuse for the principal's requests; see `Caller`. sharing: `prompts.share_prefixes`
     of config.yaml."""

@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
-from gateway.observe.workers import Workers
+from gateway.observe.shares import Workers
 from gateway.store.claim import Claim, Work, claim
 from gateway.store.clock import Clock
 from gateway.store.migrate import upgrade

@@ -100,7 +100,7 @@ async def knows(gateway: Gateway, count: int) -> None:
 async def test_a_request_waits_for_the_first_engine_and_carries_the_key(store: Store) -> None:
     async with doubles((answers(),)) as (double,), member(store) as gateway:
         waiting = asyncio.create_task(asked(gateway, request()))
-        await soon(lambda: backend(gateway).waiting == 1)
+        await soon(lambda: backend(gateway).waiting.all == 1)
         await publish(store, double)
         assert await waiting
         key = await store.read(tables.key)
@@ -224,7 +224,7 @@ async def test_a_draining_engine_gets_nothing_new_and_finishes(store: Store) -> 
         await knows(gateway, 0)
         assert await run.payloads(), "its answer goes on"
         waiting = asyncio.create_task(asked(gateway, request()))
-        await soon(lambda: backend(gateway).waiting == 1)
+        await soon(lambda: backend(gateway).waiting.all == 1)
         run.close()
         await publish(store, found[1])
         assert await waiting
@@ -235,7 +235,7 @@ async def test_engines_of_another_launch_are_not_ours(store: Store) -> None:
     async with doubles((answers(),)) as found, member(store) as gateway:
         await publish(store, *found, model=other)
         waiting = asyncio.create_task(asked(gateway, request()))
-        await soon(lambda: backend(gateway).waiting == 1)
+        await soon(lambda: backend(gateway).waiting.all == 1)
         assert not found[0].requests
         await publish(store, *found)
         assert await waiting
@@ -247,7 +247,7 @@ async def test_waits_are_bounded_and_failures_told(store: Store) -> None:
             await asked(gateway, request())
     async with member(store, queue_length=1) as gateway:
         waiting = asyncio.create_task(asked(gateway, request()))
-        await soon(lambda: backend(gateway).waiting == 1)
+        await soon(lambda: backend(gateway).waiting.all == 1)
         with pytest.raises(ProviderRateLimit, match="1 requests are already waiting"):
             await asked(gateway, request())
         with pytest.raises(ProviderModelNotLoaded, match="no engine runs in the cluster"):

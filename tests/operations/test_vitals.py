@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
+from gateway.observe.shares import Workers
 from gateway.observe.vitals import LATE_SECONDS, WINDOW_SECONDS, Lag, Vitals
-from gateway.observe.workers import Workers
 from tests.patience import PATIENCE
 
 

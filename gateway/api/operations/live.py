@@ -17,6 +17,7 @@ from gateway.api.operations.snapshot import snapshot
 from gateway.core import Gateway, Run
 from gateway.errors import ProviderRateLimit
 from gateway.observe.request_log import Entry, key_of
+from gateway.observe.shares import Tally
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import EventStream, Request
 from gateway.services import Services
@@ -41,8 +42,8 @@ Json = dict[str, Any]
 async def events(request: Request) -> ASGIApp:
     """The state of everything; with `follow`, then what changes."""
     live = request.services.shared(Live)
-    if live.listeners >= LISTENERS:
-        message = f"{LISTENERS} clients listen to the gateway's events already; close a page or two"
+    if not live.listeners.has_room(LISTENERS):
+        message = f"{live.listeners.all} clients listen to the gateway's events already; close a page or two"
         raise ProviderRateLimit(message, code="too_many_listeners", retry_after=5)
     return EventStream(live.events(request.headers.get("last-event-id", ""), follow=request.flag("follow")))
 
@@ -119,7 +120,7 @@ class Live:
     """The events of one gateway. listeners: the clients that follow them."""
 
     def __init__(self, services: Services) -> None:
-        self.listeners = 0
+        self.listeners = Tally()
         self._services = services
         self._epoch = f"{time():.0f}"
         """Distinguishes this process from an earlier one, whose requests have the same numbers."""
@@ -131,8 +132,7 @@ class Live:
 
         A slow client gets fewer events: the next look waits until it has read the last event.
         """
-        self.listeners += 1
-        try:
+        with self.listeners.one_more():
             follower = _Follower(self._services.gateway, self._number(last))
             yield self._event("snapshot", follower.snapshot(self.status()), follower.number)
             spoke = monotonic()
@@ -143,8 +143,6 @@ class Live:
                 if monotonic() - spoke > SILENT_SECONDS:
                     spoke = monotonic()
                     yield b": nothing new\n\n"
-        finally:
-            self.listeners -= 1
 
     def status(self) -> Json:
         """See `gateway.api.operations.snapshot`; at most STATUS_SECONDS old."""

@@ -8,7 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.errors import ProviderRateLimit
-from gateway.server.principal import Principal, has_share
+from gateway.observe.shares import has_share
+from gateway.server.principal import Principal
 from gateway.services import Services
 from gateway.wire.chat import Meter
 
@@ -102,7 +103,7 @@ class Backgrounds:
         ended = [id for id, one in self._by_id.items() if one.ended]
         running = len(self._by_id) - len(ended)
         mine = sum(not one.ended and one.principal.tenant == principal.tenant for one in self._by_id.values())
-        if not has_share(principal, mine + 1, running + 1, MOST):
+        if not has_share(principal.tenant, mine + 1, running + 1, MOST):
             message = f"{running} background responses are running already, {mine} of them this tenant's"
             raise ProviderRateLimit(message, retry_after=10)
         for old in ended[: max(0, len(ended) - MOST + 1)]:

@@ -17,6 +17,7 @@ from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.lines import AGAIN, BUSY, ask
 from gateway.features.batches.objects import MOST_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
 from gateway.features.batches.settings import Batches as Settings
+from gateway.observe.shares import Places, tenant
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.services import Services
@@ -44,7 +45,7 @@ class Batches:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._config = services.gateway.config
-        self._places = asyncio.Semaphore(self._config.section(Settings).at_a_time)
+        self._places = Places(self._config.section(Settings).at_a_time)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
         self._opened = False
@@ -135,6 +136,7 @@ class Batches:
             try:
                 await self._keep()
                 batch = await self.batches.load(id)
+                tenant.set(batch.principal.tenant)
                 if batch.over:
                     return
                 match batch.status:
@@ -228,7 +230,7 @@ class Batches:
         """The status and the answer. A request that waits for a retry leaves its place to others meanwhile."""
         failures = busy = 0
         while True:
-            async with self._places:
+            async with self._places.place():
                 status, retry_after, answer = await ask(self._services, principal, batch.object["endpoint"], line.body)
             if status == BUSY:
                 busy += 1

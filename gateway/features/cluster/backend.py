@@ -21,6 +21,7 @@ from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLim
 from gateway.features.cluster.prompts import NoPlaces, Places, Rate
 from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, fingerprint
+from gateway.observe.shares import Tally
 
 AGAIN_SECONDS = 0.25
 """Seconds until a request whose engines all failed tries them again, unless the cluster gets another engine first."""
@@ -65,7 +66,7 @@ class ClusterBackend(Replicas):
         self._type = backends.load(model.runtime)
         super().__init__(model, (), self._type)
         self.engines: dict[str, Engine] = {}
-        self.waiting = 0
+        self.waiting = Tally()
         self._tls = shared.config().section(Cluster).tls
         self._fingerprint = fingerprint(model, self._tls)
         self._shared = shared
@@ -178,16 +179,17 @@ class ClusterBackend(Replicas):
                 retry_after=5,
             )
         limits = self._shared.config().engines
-        if self.waiting >= limits.queue_length:
+        if not self.waiting.has_room(limits.queue_length):
             raise ProviderRateLimit(
-                f"model {self.model.name!r}: {self.waiting} requests are already waiting for an engine of the cluster",
+                f"model {self.model.name!r}: {self.waiting.all} requests are already waiting for an engine of the "
+                "cluster",
                 retry_after=5,
             )
-        self.waiting += 1
-        self._shared.changed(True)
         try:
-            async with asyncio.timeout(AGAIN_SECONDS if self._replicas else deadline - time.monotonic()):
-                await self._news.wait()
+            with self.waiting.one_more():
+                self._shared.changed(True)
+                async with asyncio.timeout(AGAIN_SECONDS if self._replicas else deadline - time.monotonic()):
+                    await self._news.wait()
         except TimeoutError:
             if time.monotonic() >= deadline:
                 raise ProviderModelNotLoaded(
@@ -197,7 +199,6 @@ class ClusterBackend(Replicas):
                     retry_after=5,
                 ) from None
         finally:
-            self.waiting -= 1
             self._shared.changed(False)
         failure, self._failure = self._failure, None
         if failure is not None and not self._replicas:

@@ -234,7 +234,7 @@ class Member:
                 changed = {id: count for id, count in busy.items() if count}
             else:
                 changed = {id: count for id, count in busy.items() if told.get(id, 0) != count}
-            waiting = {name: each.waiting for name, each in self._pool.backends.items() if each.waiting}
+            waiting = {name: each.waiting.all for name, each in self._pool.backends.items() if each.waiting.all}
             told = busy
             used = self._limiter.news(whole=whole)
             load = Load(self._id, self.url, changed, waiting, self._read_since(), used, whole)

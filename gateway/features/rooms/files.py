@@ -19,9 +19,10 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.tools.files import CODES
 from gateway.features.rooms.endpoints import enveloped
 from gateway.features.rooms.service import Rooms
+from gateway.observe.shares import has_share
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import Request, download
-from gateway.server.principal import Principal, has_share
+from gateway.server.principal import Principal
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools.vfs import JailedFileSystem
@@ -146,7 +147,7 @@ def packed(files: JailedFileSystem, path: str, principal: Principal) -> tuple[Bi
     top = len(path.strip("/")) + 1 if path.strip("/") else 0
     tenant = principal.tenant
     with _counting:
-        if not has_share(principal, _zips[tenant] + 1, _zips.total() + 1, ZIPS):
+        if not has_share(tenant, _zips[tenant] + 1, _zips.total() + 1, ZIPS):
             raise OSError(errno.EBUSY, "other zips are being sent: retry")
         _zips[tenant] += 1
     found = tempfile.TemporaryFile()  # noqa: SIM115 - the answer closes it

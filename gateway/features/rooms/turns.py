@@ -47,6 +47,7 @@ from gateway.features.rooms.summary import Summariser
 from gateway.features.rooms.transaction import Data
 from gateway.features.rooms.vault import Vault
 from gateway.features.rooms.workspace import folder, mounted
+from gateway.observe.shares import tenant
 from gateway.provider import (
     AssistantMessage,
     OpenAIProvider,
@@ -150,6 +151,7 @@ class Agent:
 
     async def run(self, task: Task, record: Record, stop: Callable[[], bool]) -> tuple[Result, Used]:
         """Runs the turn, or resumes it. Raises GatewayError if the model can't be asked, and what `record` raises."""
+        tenant.set(task.tenant)  # a turn that an earlier process began is resumed by nobody
         policy = task.data.tool_policy
         permitted = Policy(policy.access, tuple(policy.allow), tuple(policy.deny)) if policy is not None else Policy()
         before = Before(task.recorded)

@@ -23,6 +23,7 @@ from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.features.agents.tools.mcp import server as server_module
 from gateway.features.agents.tools.mcp.server import Server
+from gateway.observe.shares import tenant
 from tests.patience import PATIENCE
 from tests.support.mcp_servers import MISBEHAVING, TIME
 
@@ -313,6 +314,19 @@ async def test_calls_at_a_time_are_bounded(make: Make, monkeypatch: pytest.Monke
     box = await toolbox(make(at_a_time=1))
     calls = [asyncio.create_task(code(box, "it.slow", text="0.3")) for _ in range(3)]
     assert sorted(map(str, await asyncio.gather(*calls))) == ["None", "None", "mcp_busy"]
+
+
+async def test_calls_of_one_tenant_leave_room_for_others(make: Make) -> None:
+    box = await toolbox(make(at_a_time=2))
+
+    async def called_by(who: str, tool: str, text: str) -> str | None:
+        tenant.set(who)
+        return await code(box, tool, text=text)
+
+    greedy = [asyncio.create_task(called_by("greedy", "it.slow", "0.2")) for _ in range(9)]
+    assert await asyncio.create_task(called_by("other", "it.echo", "x")) is None
+    assert sum(each.done() for each in greedy) < 3
+    assert await asyncio.gather(*greedy) == [None] * 9
 
 
 async def test_a_cancelled_call_leaves_the_server_alone(make: Make) -> None:

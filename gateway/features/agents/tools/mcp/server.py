@@ -16,6 +16,7 @@ from gateway.errors import Backoff
 from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools.base import Tool, ToolError
 from gateway.features.agents.tools.mcp import results, stdio
+from gateway.observe.shares import Places, Tally
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -48,8 +49,8 @@ class Server:
         self._open: set[_Connection] = set()
         """Also those that are about to end."""
         self._starting = asyncio.Lock()
-        self._places = asyncio.Semaphore(settings.at_a_time)
-        self._waiting = 0
+        self._places = Places(settings.at_a_time)
+        self._calls = Tally()
         self._tools: list[Tool] | None = None
         self._failures = 0
         self._not_before = 0.0
@@ -65,18 +66,13 @@ class Server:
     async def call(self, tool: str, arguments: dict[str, Any]) -> dict[str, Any]:
         """`{text, truncated}`. Raises ToolError: `mcp_unavailable`, `mcp_busy`, `mcp_timeout`, `mcp_invalid_answer`,
         `mcp_tool_failed`, `mcp_interrupted`: the server ended meanwhile."""
-        if self._places.locked() and self._waiting >= WAITING:
-            raise ToolError("mcp_busy", f"{WAITING} calls wait for the MCP server {self.name} already; try later")
-        self._waiting += 1
-        try:
-            await self._places.acquire()
-        finally:
-            self._waiting -= 1
-        try:
-            connection = await self._connected()
-            given = await connection.call(tool, arguments, self.settings.call_seconds)
-        finally:
-            self._places.release()
+        if not self._calls.has_room(self.settings.at_a_time + WAITING):
+            message = f"{self._calls.all} calls run or wait for the MCP server {self.name} already; try later"
+            raise ToolError("mcp_busy", message)
+        with self._calls.one_more():
+            async with self._places.place():
+                connection = await self._connected()
+                given = await connection.call(tool, arguments, self.settings.call_seconds)
         self._failures = 0
         return results.result(given, self._most, self._hide)
 
