@@ -30,6 +30,7 @@ EPILOG = """\
 examples:
   ctxgate model-test                                   core, against the newest baseline that fits
   ctxgate model-test --suite smoke --serve --model qwen3-4b
+  ctxgate model-test --serve --thresholds              which call_threshold passes most
   ctxgate model-test baseline save                     keep the last run as a baseline
   ctxgate model-test compare benchmarks/baselines/old.json runs/model-test/NEW
   ctxgate model-test selfcheck                         no endpoint needed
@@ -146,6 +147,7 @@ HOW = all_of(
         help="chat_template_kwargs.enable_thinking",
     ),
     how("--extra-body", type=json.loads, default="{}", metavar="JSON", help="More fields for each request."),
+    how("--thresholds", is_flag=True, help="Ask for calls, then for words: what does each call_threshold pass?"),
     how("--bfcl-compat", is_flag=True, help="Add BFCL's hints to the tools."),
 )
 RUNNING = all_of(

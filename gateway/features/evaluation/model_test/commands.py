@@ -40,20 +40,57 @@ def test(args: Options) -> int:
         _print_cases(cases)
         return OK
     with _endpoint(args, cases) as (endpoint, report):
-        return _run_at(args, suite, cases, endpoint, report)
+        at = _thresholds_at if args.thresholds else _run_at
+        return at(args, suite, cases, endpoint, report)
 
 
-def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoint, report: Json | None) -> int:
-    folder = args.out or RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{_filename(endpoint.model)}"
-    rules = _rules(args)
-    plan, samples = asyncio.run(_ask(args, cases, endpoint, folder))
-    about = {
+def _thresholds_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoint, report: Json | None) -> int:
+    from gateway.cli.table import show
+    from gateway.cli.table import table as table_of
+    from gateway.features.evaluation.model_test import thresholds
+
+    folder = _folder(args, endpoint)
+    found: list[list[Json]] = []
+    for name, threshold in (("calls", thresholds.CALLS), ("words", thresholds.WORDS)):
+        asked = {**vars(args), "extra_body": {**args.extra_body, "call_threshold": threshold}}
+        plan, samples = asyncio.run(_ask(Options(**asked), cases, endpoint, folder / name))
+        result = results.collect(plan, suite, samples, _about(endpoint, report))
+        if not result["complete"]:
+            say(table.incomplete(result), file=sys.stderr)
+            return INCOMPLETE
+        found.append([*samples.values()])
+    decided = thresholds.decisions(cases, *found)
+    if all(each.probability is None for each in decided):
+        why = next((sample["detail"] for sample in found[0] if sample.get("http")), "only ctxgate does")
+        raise Usage(f"{endpoint.model} told of no answer how likely a call was: {why}")
+    curve = thresholds.curve(decided)
+    head = ("threshold", "passed", "due calls made", "needless calls")
+    show(table_of(("", *head), thresholds.rows(curve), right=head))
+    if not args.no_png and not thresholds.draw(folder / "thresholds.png", endpoint.model, curve):
+        say("model-test: no thresholds.png: matplotlib isn't installed (pip install '.[model-test]')", file=sys.stderr)
+    say(f"\n{folder}")
+    return OK
+
+
+def _folder(args: Options, endpoint: Endpoint) -> Path:
+    made: Path = args.out or RUNS / f"{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}-{_filename(endpoint.model)}"
+    return made
+
+
+def _about(endpoint: Endpoint, report: Json | None) -> Json:
+    return {
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "target": {**target.facts(report, endpoint.model)},
         "host": target.host(),
         "url": endpoint.shown,
     }
-    result = results.collect(plan, suite, samples, about)
+
+
+def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoint, report: Json | None) -> int:
+    folder = _folder(args, endpoint)
+    rules = _rules(args)
+    plan, samples = asyncio.run(_ask(args, cases, endpoint, folder))
+    result = results.collect(plan, suite, samples, _about(endpoint, report))
     results.write(folder / results.RESULTS, result)
     if not result["complete"]:
         say(table.incomplete(result), file=sys.stderr)
