@@ -287,6 +287,6 @@ def seconds_until_retry(header: str | None) -> float | None:
 
         try:
             seconds = (parsedate_to_datetime(header) - datetime.now(UTC)).total_seconds()
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             return None
     return max(0.0, seconds) if isfinite(seconds) else None

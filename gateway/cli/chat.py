@@ -135,7 +135,7 @@ class Chat:
         if not self._terminal:
             return sys.stdin.readline() or None
         try:
-            return input(prompt)
+            return input(printable(prompt))  # it names a call, which the model chose
         except (EOFError, KeyboardInterrupt):
             say()
             return None

@@ -16,6 +16,7 @@ from gateway.cli.options import Command, config_option, json_option, port_option
 from gateway.cli.text import say
 from gateway.config import find
 from gateway.config.loader import NoConfig
+from gateway.wire.text import printable
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -150,7 +151,7 @@ def _nodes(cluster: dict[str, Any] | None) -> list[Table | str]:
         for node in cluster["nodes"]
     ]
     lines: list[Table | str] = ["", table(NODES, rows, right=("CPUS", "MEMORY FREE", "GPU MEMORY FREE"))]
-    lines += ["", f"gateways: {', '.join(cluster['gateways'])}"]
+    lines += ["", printable(f"gateways: {', '.join(cluster['gateways'])}")]
     if not cluster["store"]:
         lines.append("PostgreSQL is down: chats continue, requests that need state get 503")
     if not cluster["ray"]:
@@ -199,7 +200,7 @@ def notes(now: dict[str, Any]) -> list[str]:
         lines.append(f"takes effect when the gateway restarts: {', '.join(config['needs_restart'])}")
     if config["problems"]:
         lines += ["the file has mistakes, so the gateway keeps the last good version:", *config["problems"]]
-    return lines
+    return [printable(line) for line in lines]
 
 
 _WAITING = {

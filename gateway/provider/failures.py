@@ -97,7 +97,8 @@ class Failure:
     @property
     def words(self) -> str:
         """The text that the patterns search."""
-        return " ".join(str(self.fields.get(name, "")) for name in ("code", "type", "param")) + " " + self.message
+        named = (str(self.fields.get(name, ""))[:_LONGEST_MESSAGE] for name in ("code", "type", "param"))
+        return f"{' '.join(named)} {self.message}"
 
     def refuses_response_format(self) -> bool:
         """Whether the server lacks structured output, so that the prompt must ask for it (§8.1.5.1)."""

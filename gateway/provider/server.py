@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 import ssl
 from collections.abc import AsyncGenerator, Mapping
@@ -21,6 +22,8 @@ from gateway.provider.failures import Failure
 from gateway.schema.jsontext import parse_json
 
 MAX_BODY_BYTES = 64 * 1024 * 1024
+AT_ONCE = 64
+"""Pieces to read before others get the event loop: a server may send each byte in a chunk of its own."""
 # A local model may take minutes to its first byte; a busy machine may take seconds to open a thousand connections.
 _TIMEOUT = httpx.Timeout(600.0, connect=30.0)
 # No limit of our own: concurrent calls go to the wire concurrently (§8.1.4).
@@ -52,7 +55,8 @@ class Server:
         if api_key is not None and not re.fullmatch(r"[!-~]+", api_key):
             raise ValueError("api_key must be printable ASCII without spaces")
         self._api_key = api_key
-        self._headers = dict(headers or {})
+        # A small body may unpack to any size, and httpx unpacks each piece as a whole.
+        self._headers = {"Accept-Encoding": "identity", **(headers or {})}
         if api_key is not None:
             self._headers[key_header] = key_prefix + api_key
         self._failure_type = failure
@@ -100,7 +104,13 @@ class Server:
         """Yields the body in pieces, up to MAX_BODY_BYTES; closes the answer at the end."""
         size = 0
         try:
+            if answer.headers.get("content-encoding", "identity").strip().lower() not in ("identity", ""):
+                raise ProviderInvalidResponse(f"{self.base_url} compresses its answer, which nobody asked for")
+            pieces = 0
             async for piece in answer.aiter_bytes():
+                pieces += 1
+                if pieces % AT_ONCE == 0:
+                    await asyncio.sleep(0)
                 size += len(piece)
                 if size > MAX_BODY_BYTES:
                     raise ProviderInvalidResponse(f"{self.base_url} sent more than {MAX_BODY_BYTES} bytes")

@@ -16,7 +16,7 @@ _FUNCTION = "<function="
 _TOOL_CALLS = "<tool_calls>"
 _DEEPSEEK = "<｜tool▁calls▁begin｜>"
 _DEEPSEEK_CALL = "<｜tool▁call▁begin｜>"
-_IN_JSON = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?\s*\{")
+_IN_JSON = re.compile(r"\s*(?:<｜tool▁call▁begin｜>\s*)?\{")
 _FENCED = re.compile(r"\s*(?:<｜tool▁call▁begin｜>)?function<｜tool▁sep｜>")
 _LOOKAHEAD = 64
 

@@ -25,9 +25,9 @@ PYTHON_FORMS = frozenset({"call", "list"})
 """The forms of `FormatSpec.bare` that are Python."""
 _INFO_WORDS = r"[^`\n{\[<]{0,128}"
 _INFO_BRACES = r"(?:\{(?!\s*[\"'])[^`\n{}:]{0,64}\}|\[(?!\s*[\[{\"'])[^`\n\[\]{}]{0,64}\])"
-_INFO = re.compile(rf"(`{{3,}}|~{{3,}})(?:{_INFO_WORDS}{_INFO_BRACES}{_INFO_WORDS}\n|{_INFO_WORDS}\n?)")
+_INFO = re.compile(rf"(`{{3,}}+|~{{3,}}+)(?:{_INFO_WORDS}{_INFO_BRACES}{_INFO_WORDS}\n|{_INFO_WORDS}\n?)")
 _INFO_START = re.compile(
-    rf"(?:`{{3,}}|~{{3,}}){_INFO_WORDS}"
+    rf"(?:`{{3,}}+|~{{3,}}+){_INFO_WORDS}"
     r"(?:\{(?:\s*|(?!\s*[\"'])[^`\n{}:]{0,64})|\[(?:\s*|(?!\s*[\[{\"'])[^`\n\[\]{}]{0,64})"
     rf"|{_INFO_BRACES}{_INFO_WORDS})\Z"
 )

@@ -55,6 +55,8 @@ WRONG = {
     "no boundary": (b"", "multipart/form-data", "must be multipart/form-data"),
     "a long boundary": (b"", f"multipart/form-data; boundary={'a' * 201}", "must be multipart/form-data"),
     "nothing": (b"", KIND, "last boundary"),
+    "a type of many options": (b"", f"multipart/form-data; boundary=x{';a=b' * 65}", "more than 64 semicolons"),
+    "a field of many options": (PART[:-4] + b";a=b" * 65 + b"\r\n\r\nb\r\n--x--", KIND, "more than 64 semicolons"),
     "no end": (PART + b"b\r\n--x", KIND, "last boundary"),
     "a field without a name": (b"--x\r\nContent-Disposition: form-data\r\n\r\nb\r\n--x--", KIND, "no name"),
     "twice": (PART + b"b\r\n" + PART + b"b\r\n--x--", KIND, "there twice"),

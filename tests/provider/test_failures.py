@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from typing import Any
@@ -167,6 +168,7 @@ async def test_what_the_gateway_writes_comes_back_as_the_same_category(kind: typ
         pytest.param("nan", None, id="NaN"),
         pytest.param("inf", None, id="infinite"),
         pytest.param("Wed, 21 Oct 2015 07:28:00 GMT", 0, id="past date"),
+        pytest.param("Wed, 21 Oct 99999999999999999999 07:28:00 GMT", None, id="date that can't be reckoned with"),
         pytest.param("Wed, 21 Oct 2015 07:28:00 -0000", None, id="date without a zone"),
     ],
 )
@@ -205,6 +207,18 @@ async def test_an_endless_body_is_refused(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("gateway.provider.server.MAX_BODY_BYTES", 1000)
     error = await failure(httpx.Response(200, content=b" " * 1001))
     assert (error.category, "1000 bytes" in error.message) == ("provider_invalid_response", True)
+
+
+async def test_a_compressed_body_is_refused() -> None:
+    content = gzip.compress(bytes(1_000_000))
+    error = await failure(httpx.Response(200, content=content, headers={"Content-Encoding": "gzip"}))
+    assert (error.category, "compresses its answer" in error.message) == ("provider_invalid_response", True)
+
+
+async def test_endless_codes_are_searched_up_to_a_length() -> None:
+    body = {"error": {"message": "no", "code": "context " * 1_000_000, "type": "x", "param": None}}
+    error = await failure(httpx.Response(400, json=body))
+    assert error.category == "provider_invalid_request"
 
 
 def listed(**entry: Any) -> httpx.Response:

@@ -28,7 +28,7 @@ from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Catalogue
 from gateway.features.agents.tools.base import ToolError
 from gateway.features.agents.tools.curl import Curl
-from gateway.features.agents.tools.fetch import AT_ONCE, REDIRECTS, Fetcher, Gunzip, SystemResolver
+from gateway.features.agents.tools.fetch import AT_ONCE, CHARSETS, REDIRECTS, Fetched, Fetcher, Gunzip, SystemResolver
 from gateway.features.agents.tools.pages import convert
 from gateway.observe import logs
 from tests.patience import PATIENCE
@@ -403,6 +403,31 @@ async def test_an_endless_answer_ends(make_room: Make, web: Web) -> None:
     result = await room.run("curl.get", url=web.url)
     assert (len(result["body"]), result["truncated"]) == (20_000, True)
     await asyncio.wait_for(web.gone.wait(), PATIENCE)
+
+
+async def test_a_body_in_too_many_pieces_is_cut(make_room: Make, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.features.agents.tools.fetch.MOST_PIECES", 300)
+    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
+    for pieces in (300, 400):
+        web.pages[f"/{pieces}"] = head + b"1\r\nx\r\n" * pieces + b"0\r\n\r\n"
+    room = make_room(allow_hosts=("127.0.0.1:*",))
+    results = [await room.run("curl.get", url=f"{web.url}/{pieces}") for pieces in (300, 400)]
+    assert [(len(result["body"]), result["truncated"]) for result in results] == [(300, False), (301, True)]
+
+
+async def test_a_header_that_comes_often_is_joined(make_room: Make, web: Web) -> None:
+    web.page("/", b"x", "X-Seen: a", "Set-Cookie: secret", "X-Other: c", "x-seen: b")
+    headers = (await make_room(allow_hosts=("127.0.0.1:*",)).run("curl.get", url=web.url))["headers"]
+    assert (headers["x-seen"], headers["x-other"], "set-cookie" in headers) == ("a, b", "c", False)
+
+
+@pytest.mark.parametrize("charset", sorted(CHARSETS))
+def test_wrong_bytes_are_replaced_as_in_one_piece(charset: str) -> None:
+    wrong = bytes([65, 0x1B, 0x24, 0x42, 0x80, 0xC3, 0xA9, 0xFF, 0xFE, 10, 0x7E, 0xD8]) * 5000
+    for body in (wrong, b"\xff\xfe" + wrong, b"\xfe\xff" + wrong, b"\0\0\xfe\xff" + wrong, b"\xff\xfe\0\0" + wrong):
+        fetched = Fetched("", 200, {"content-type": f"text/plain; charset={charset}"}, body, truncated=False)
+        if b"\0" not in body[:1024]:
+            assert fetched.text() == body.decode(charset, "replace")
 
 
 async def test_a_bomb_is_unpacked_no_further_than_allowed(make_room: Make, web: Web) -> None:

@@ -77,12 +77,12 @@ class Curl:
         return await self._fetcher.fetch(method, given["url"], given.get("headers", {}), body, timeout, context.share)
 
     async def _get(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch(context, "GET", given))
+        return await self._raw(await self._fetch(context, "GET", given))
 
     async def _post(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
-        return self._raw(await self._fetch(context, "POST", given))
+        return await self._raw(await self._fetch(context, "POST", given))
 
-    def _raw(self, fetched: Fetched) -> dict[str, Any]:
+    async def _raw(self, fetched: Fetched) -> dict[str, Any]:
         most = self._tools.max_result_chars
         headers: dict[str, str] = {}
         room = most // 4
@@ -90,7 +90,7 @@ class Curl:
             room -= len(name) + len(value)
             if room >= 0:
                 headers[name] = value
-        text = fetched.text()
+        text = await asyncio.to_thread(fetched.text)
         if text is None:
             body, key = base64.b64encode(fetched.body[: most // 4 * 3]).decode(), "body_base64"
             truncated = fetched.truncated or len(fetched.body) > most // 4 * 3
@@ -127,7 +127,7 @@ class Curl:
         self, form: Literal["markdown", "compact"], fetched: Fetched, given: dict[str, Any], share: str
     ) -> dict[str, Any]:
         """`{title, content, truncated, …}`, at most `max_chars`: HTML converted, JSON and text as they are."""
-        text = fetched.text()
+        text = await asyncio.to_thread(fetched.text)
         if text is None:
             raise ToolError(
                 "not_text", f"the content is {fetched.content_type or 'binary data'}; curl.get returns it as base64"

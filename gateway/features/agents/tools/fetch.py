@@ -7,6 +7,7 @@ to one that it has checked. It ignores proxies of the environment and .netrc.
 from __future__ import annotations
 
 import asyncio
+import codecs
 import re
 import socket
 import threading
@@ -36,6 +37,11 @@ AT_ONCE = 16
 """Fetches, and lookups of names, that one share may have at a time: a tenant's hanging ones delay no other tenant."""
 LONGEST_URL, LONGEST_HEADER, MOST_HEADERS = 8192, 8192, 50
 CONNECT_SECONDS = 5.0
+MOST_PIECES, AT_ONCE_READ = 20_000, 64
+"""How many pieces a body may come in, and how many to read before others get the event loop: a server may send each
+byte in a chunk of its own, which costs as much as a kilobyte."""
+DECODED = 16 * 1024
+"""Bytes to decode before other threads may run: of some charsets, each wrong byte takes a microsecond."""
 
 _LOWEST_PORT = 1024
 _WEB_PORTS = (80, 443)
@@ -133,19 +139,33 @@ class Fetched:
         return self.headers.get("content-type", "").partition(";")[0].strip().lower()[:200]
 
     def text(self) -> str | None:
-        """The body as text in its declared charset, else UTF-8. None if it isn't text."""
+        """The body as text in its declared charset, else UTF-8. None if it isn't text. It may take seconds."""
         match = re.search(r"charset\s*=\s*[\"']?([\w.:-]+)", self.headers.get("content-type", ""), re.IGNORECASE)
         charset = match[1] if match else "utf-8"
-        if charset.lower() not in _CHARSETS:
+        if charset.lower() not in CHARSETS:
             charset = "utf-8"
         try:
             return self.body.decode(charset)
         except UnicodeDecodeError:
             textual = self.content_type.startswith("text/") or match is not None or self.truncated
-            return self.body.decode(charset, "replace") if textual and b"\0" not in self.body[:1024] else None
+            return _replaced(self.body, charset) if textual and b"\0" not in self.body[:1024] else None
 
 
-_CHARSETS = frozenset(
+def _replaced(data: bytes, charset: str) -> str:
+    """Wrong bytes replaced; in pieces, since a decoder keeps all other threads waiting."""
+    name = codecs.lookup(charset).name
+    if name in _MARKS and not data.startswith(_MARKS[name]):
+        name += "-le"  # as `bytes.decode` takes it; an incremental decoder wants a mark
+    decoder = codecs.getincrementaldecoder(name)("replace")
+    found = [decoder.decode(data[at : at + DECODED]) for at in range(0, len(data), DECODED)]
+    return "".join([*found, decoder.decode(b"", True)])
+
+
+_MARKS = {
+    "utf-16": (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE),
+    "utf-32": (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE),
+}
+CHARSETS = frozenset(
     {
         *("utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1", "latin-1", "latin1", "iso-8859-2", "iso-8859-15"),
         *("windows-1250", "windows-1251", "windows-1252", "koi8-r", "utf-16", "utf-16le", "utf-16be"),
@@ -233,19 +253,25 @@ class Fetcher:
         unpack = Gunzip() if "gzip" in encoding else None
         most = self._tools.fetch_max_bytes
         body = bytearray()
-        raw = 0
+        raw = pieces = 0
         async for piece in response.aiter_raw():
-            raw += len(piece)
+            raw, pieces = raw + len(piece), pieces + 1
+            if pieces % AT_ONCE_READ == 0:
+                await asyncio.sleep(0)
             try:
                 body += unpack(piece, most + 1 - len(body)) if unpack else piece
             except zlib.error:
                 raise ToolError("fetch_failed", "the answer's gzip is broken") from None
-            if len(body) > most or raw > most:
+            if len(body) > most or raw > most or pieces > MOST_PIECES:
                 break
-        truncated = max(len(body), raw) > most or (unpack is not None and not unpack.complete)
-        headers = {name.lower(): value for name, value in response.headers.items() if name.lower() not in SECRET}
+        truncated = max(len(body), raw) > most or pieces > MOST_PIECES or (unpack is not None and not unpack.complete)
+        headers: dict[str, list[str]] = {}
+        for name, value in response.headers.multi_items():
+            if name not in SECRET:
+                headers.setdefault(name, []).append(value)
+        joined = {name: ", ".join(values) for name, values in headers.items()}
         url = str(request.url.copy_with(fragment=None))
-        return Fetched(url, response.status_code, headers, bytes(body[:most]), truncated)
+        return Fetched(url, response.status_code, joined, bytes(body[:most]), truncated)
 
 
 class Gunzip:

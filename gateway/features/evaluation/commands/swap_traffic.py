@@ -208,7 +208,7 @@ def _show_difference(difference: Difference, active: Model, candidate: Model) ->
     cells = []
     for name, answer in ((active.name, difference.pair.current), (candidate.name, difference.pair.candidate)):
         sides.add_column(name, ratio=1, overflow="fold")
-        cells.append(printable(_text(answer)) if isinstance(answer, Answer) else difference.fault.detail)
+        cells.append(printable(_text(answer) if isinstance(answer, Answer) else difference.fault.detail))
     sides.add_row(*cells)
     show(sides)
 

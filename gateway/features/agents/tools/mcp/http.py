@@ -17,6 +17,9 @@ MOST_BYTES = 4 * 1024 * 1024
 """Bytes of one answer."""
 
 
+MOST_EVENTS = 1000
+"""Events of one answer: a notification takes a millisecond, and a ping is answered by a request."""
+
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
 
 
@@ -28,7 +31,7 @@ class _Counted(httpx2.AsyncByteStream):
         self._ends = EVENT_ENDS if kind.startswith("text/event-stream") else ()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left, held = MOST_BYTES, bytearray()
+        left, events, held = MOST_BYTES, MOST_EVENTS, bytearray()
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
@@ -36,6 +39,9 @@ class _Counted(httpx2.AsyncByteStream):
             new = held[-3:] + chunk
             held += chunk
             if any(end in new for end in self._ends):
+                events -= sum(held.count(end) for end in self._ends)
+                if events < 0:
+                    raise httpx2.ReadError(f"the answer has over {MOST_EVENTS} events")
                 yield _checked(held)
                 held.clear()
         yield _checked(held)
@@ -59,6 +65,10 @@ class _Bounded(httpx2.AsyncHTTPTransport):
         if response.headers.get("content-encoding", "identity") != "identity":
             await response.aclose()
             raise httpx2.ReadError("the answer is compressed, which nobody asked for")
+        if b'"method"' not in await request.aread():
+            # It got an answer of ours, to a ping, and has nothing to say to that.
+            await response.aclose()
+            return httpx2.Response(response.status_code, headers={"content-length": "0"})
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _Counted(response.stream, response.headers.get("content-type", ""))
         return response
