@@ -49,7 +49,8 @@ class Dispatch:
         Raises GatewayError.
         """
         scope[SCOPE_KEY] = scope[BODY_KEY].principal = principal
-        tenant.set(principal.tenant)
+        if tenant.get() != principal.tenant:
+            tenant.set(principal.tenant)
         caller = scope[CALLER_KEY] = await self.caller(agent, principal)
         if caller.meter is None:
             await self._dispatched(scope, receive, send)
