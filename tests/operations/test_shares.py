@@ -16,10 +16,17 @@ import pytest
 
 from gateway.engines.request_queue import RequestQueue
 from gateway.errors import ProviderRateLimit
-from gateway.observe.shares import Places, Tally, Workers, has_share, tenant
+from gateway.observe.shares import OWNER, Places, Tally, Workers, has_share, tenant
 from gateway.schema.pool import THREADS, WAITING, Pool, Threads
 from gateway.store import Store
 from tests.patience import PATIENCE
+
+
+@pytest.fixture(autouse=True)
+def _left_as_found() -> Iterator[None]:
+    """The next test's work is the owner's again."""
+    yield
+    tenant.set(OWNER)
 
 
 def submit(workers: Workers, who: str, work: Callable[[], object]) -> Future[object]:
