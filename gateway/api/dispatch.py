@@ -49,8 +49,7 @@ class Dispatch:
         Raises GatewayError.
         """
         scope[SCOPE_KEY] = scope[BODY_KEY].principal = principal
-        if tenant.get() != principal.tenant:
-            tenant.set(principal.tenant)
+        tenant.set(principal.tenant)
         caller = scope[CALLER_KEY] = await self.caller(agent, principal)
         if caller.meter is None:
             await self._dispatched(scope, receive, send)

@@ -23,6 +23,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
+from gateway.observe.shares import tenant
 from gateway.server.access import Access
 from gateway.server.asgi import Headers
 from gateway.server.bodies import Bodies, Body
@@ -604,6 +605,8 @@ class ChatCycle:
             self._granted = access.admit(self._headers, not self._chunked)
             agent = access.agent
             principal = app.keyring.anybody() or app.authenticate(self._headers)
+            if tenant.get() != principal.tenant:
+                tenant.set(principal.tenant)
             caller = app.callers.known(agent, principal) or await app.caller(agent, principal)
             if (meter := caller.meter) is not None:
                 self._left = meter.enter()

@@ -11,15 +11,25 @@ from concurrent.futures import Future
 from contextlib import contextmanager
 from contextvars import copy_context
 from pathlib import Path
+from typing import Any
 
+import httpx
 import pytest
+from websockets.asyncio.client import connect
 
+from gateway.app import build
+from gateway.config import Config, Model
+from gateway.core.gateway import Gateway
 from gateway.engines.request_queue import RequestQueue
 from gateway.errors import ProviderRateLimit
 from gateway.observe.shares import OWNER, Places, Tally, Workers, has_share, tenant
 from gateway.schema.pool import THREADS, WAITING, Pool, Threads
+from gateway.server.keys import FILE, KeyFile
 from gateway.store import Store
+from tests.api.websocket import PATH, ask, rest
+from tests.gateway.running import FAST
 from tests.patience import PATIENCE
+from tests.provider.server import serve
 
 
 @pytest.fixture(autouse=True)
@@ -27,6 +37,49 @@ def _left_as_found() -> Iterator[None]:
     """The next test's work is the owner's again."""
     yield
     tenant.set(OWNER)
+
+
+@pytest.mark.parametrize("http", [FAST, "httptools"])
+async def test_each_request_works_for_its_tenant(http: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On every way to a model, and two tenants after each other on one connection."""
+    keys = {who: KeyFile(tmp_path / FILE).add(scopes=["models"], tenant=who)[1] for who in ("one", "two")}
+    seen: list[str] = []
+    chat = Gateway.chat
+
+    def noted(self: Gateway, *given: Any, **named: Any) -> Any:
+        seen.append(tenant.get())
+        return chat(self, *given, **named)
+
+    monkeypatch.setattr(Gateway, "chat", noted)
+    config = Config(
+        source=Path(__file__),
+        active_model="echo",
+        models={"echo": Model(name="echo", runtime="echo")},
+        state_dir=tmp_path,
+    )
+    say = {"model": "echo", "messages": [{"role": "user", "content": "Hi"}]}
+    asked: dict[str, dict[str, Any]] = {
+        "/v1/chat/completions": say,
+        "/v1/chat/completions?x=1": say,
+        "/v1/responses": {"model": "echo", "input": "Hi"},
+        "/v1/messages": {**say, "max_tokens": 9},
+        "/api/chat": {**say, "stream": False},
+    }
+    bounds = httpx.Limits(max_connections=1)
+    with serve(build(config), lifespan="on", http=http) as url:
+        async with httpx.AsyncClient(base_url=url, timeout=PATIENCE, limits=bounds) as client:
+            for path, body in asked.items():
+                for who in ("one", "two", "one"):
+                    answer = await client.post(path, json=body, headers={"authorization": f"Bearer {keys[who]}"})
+                    assert answer.status_code == 200, answer.text
+                assert seen == ["one", "two", "one"], path
+                seen.clear()
+        for who in ("one", "two") if http == FAST else ():  # the plain server has no WebSockets
+            head = {"authorization": f"Bearer {keys[who]}"}
+            async with connect(f"ws{url[4:]}{PATH}", proxy=None, additional_headers=head) as socket:
+                await ask(socket, model="echo")
+                await rest(socket)
+            assert seen.pop() == who
 
 
 def submit(workers: Workers, who: str, work: Callable[[], object]) -> Future[object]:
