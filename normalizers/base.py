@@ -57,6 +57,11 @@ class Normalizer:
         """The name of the call that is held back, and how many characters of it; None if none is."""
         return None
 
+    @property
+    def pending(self) -> int:
+        """Characters that are held back, and read again as text if they turn out to be no calls."""
+        return 0
+
     def passes(self, text: str) -> bool:
         """True if `feed(text)` would return `text` as it is, and needn't be called. False promises nothing."""
         return True

@@ -70,6 +70,11 @@ class Choice:
         """The name and the characters so far of the call that is held back."""
         return (self._native and self._native.held) or self.normalizer.held
 
+    @property
+    def pending(self) -> int:
+        """See `Normalizer.pending`."""
+        return self.normalizer.pending + (0 if self.thoughts is None else self.thoughts.pending)
+
     def warnings(self) -> list[dict[str, str]]:
         """Those of the text and of the calls that the engine parsed."""
         return self._warnings if self._native is None else self._warnings + self._native.warnings()

@@ -20,12 +20,14 @@ MOST_CHOICES = 256
 NOTHING: Mapping[str, int] = {}
 _UNPRINTABLE = re.compile("[^!-~]")
 _LONGEST_NAME = 64
+_MANY = 8192
 
 
 class Contents(Struct, eq=False):
     """chunks: the number of streamed payloads so far; with most engines each is a token. usage: the engine's counts as
     OpenAI's `usage` object; empty until they arrive. only: the choice, as long as it is the only one. id,
-    finish_reason: the answer's, once it has ended."""
+    finish_reason: the answer's, once it has ended. heavy: so much text was held back
+    that reading it again may take long."""
 
     reading: Reading
     choices: dict[int, Choice] = {}
@@ -34,6 +36,7 @@ class Contents(Struct, eq=False):
     usage: Mapping[str, Any] = NOTHING
     id: str | None = None
     finish_reason: str | None = None
+    heavy: bool = False
 
     def choice(self, index: int) -> Choice:
         """The choice of that number, a new one if it is the first time. Raises ProviderInvalidResponse."""
@@ -48,6 +51,11 @@ class Contents(Struct, eq=False):
     def missing(self, index: int) -> list[Choice]:
         """The choices below `index` that nothing has come of, new ones: clients expect choices to start in order."""
         return [self.choice(at) for at in range(index) if at not in self.choices]
+
+    def weigh(self, choice: Choice) -> None:
+        """Notes whether a choice's text has become heavy."""
+        if choice.pending > _MANY:
+            self.heavy = True
 
     def end(self, id: str | None, finish_reason: str) -> None:
         self.id, self.finish_reason = id, finish_reason

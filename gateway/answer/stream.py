@@ -159,6 +159,7 @@ class Stream:
         frame = body["choices"][0]
         others = {key: value for key, value in frame["delta"].items() if key != "content"}
         deltas = choice.deltas(events)
+        self._contents.weigh(choice)
         if not deltas:
             if not others and "usage" not in body and not frame.get("logprobs"):
                 return
@@ -230,6 +231,7 @@ class Stream:
         if calls or (text and not text.isspace()):
             events += choice.end_thinking("stop", more=True)
         deltas = choice.deltas(events + (choice.normalizer.feed(text) if text else []))
+        self._contents.weigh(choice)
         if calls:
             calls = choice.native().feed(calls)
             deltas += [{"tool_calls": calls}] if calls else []

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable
+from functools import partial
 from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
 from gateway.answer.errors import EngineError
 from gateway.config import Model
-from gateway.core.aside import LARGE, aside
+from gateway.core.aside import LARGE_ANSWER, beside
 from gateway.core.sender import Accepted, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -134,8 +135,8 @@ class Run:
         while True:
             try:
                 payload = await self.reply.whole()
-                large = len(payload) > LARGE
-                clean = await aside(len(payload), self.answer.whole, payload) if large else self.answer.whole(payload)
+                large = len(payload) > LARGE_ANSWER
+                clean = await beside(self.answer.whole, payload) if large else self.answer.whole(payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)
@@ -171,14 +172,16 @@ class Run:
             came = await self.reply.payloads()
             if not self.first:
                 self.first = monotonic()
-            if came and len(came[0]) > LARGE:
-                await aside(len(came[0]), self.answer.feed, came, clean)
-            elif came:
-                self.answer.feed(came, clean)
-            else:
+            large = self.answer.contents.heavy or sum(map(len, came)) > LARGE_ANSWER
+            if not came:
                 self._ended = True
-                clean = self.answer.finish(done=self.reply.done)
+                finish = partial(self.answer.finish, done=self.reply.done)
+                clean = await beside(finish) if large else finish()
                 self.outcome = OK
+            elif large:
+                await beside(self.answer.feed, came, clean)
+            else:
+                self.answer.feed(came, clean)
         except EngineError as error:
             self._failed = self._backend.fault(500, error.payload)
             self.outcome = outcome_of(self._failed)

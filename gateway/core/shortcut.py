@@ -17,11 +17,12 @@ class Shortcut:
     The shortcut handles only the common case: one whole event of one line, a client that keeps up. All else is pulled.
     """
 
-    __slots__ = ("_answer", "_passes", "_push", "_reply", "_sink", "_translate")
+    __slots__ = ("_answer", "_contents", "_passes", "_push", "_reply", "_sink", "_translate")
 
     def __init__(self, reply: DirectReply, answer: Answer, sink: Sink) -> None:
         self._reply = reply
         self._answer = answer
+        self._contents = answer.contents
         self._passes = answer.passes
         self._translate = reply.translate
         self._sink = sink
@@ -33,7 +34,7 @@ class Shortcut:
         if len(payload) != len(data) - 8 or data[6] != OPEN or LF in payload:
             return False
         reply = self._reply
-        if not reply.between_events or not self._sink.ready:
+        if not reply.between_events or not self._sink.ready or self._contents.heavy:
             return False
         clean: list[bytes] = []
         try:

@@ -17,6 +17,7 @@ from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import (
     MAX_BLANKS,
     Found,
+    Literals,
     Wait,
     is_token,
     match_template,
@@ -34,6 +35,9 @@ _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
 _FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
+MOST_REREAD = 4096
+"""Characters. A text that is read for calls and is none is read again from its next beginning of calls; once that comes
+to so many, no more calls are looked for before its end. Else 2,000 fences in a row were read 2,000 times."""
 _NOTHING = r"(?!)"
 _UNMARKED_HEADS = "{[`~<"
 """The characters that begin calls without marks as JSON."""
@@ -103,6 +107,7 @@ class Framing(Normalizer):
         "_dialect",
         "_dialect_of",
         "_echo",
+        "_fed",
         "_fenced",
         "_found",
         "_gap",
@@ -113,6 +118,7 @@ class Framing(Normalizer):
         "_lines",
         "_literals",
         "_longest",
+        "_marks",
         "_names",
         "_open_in_text",
         "_owes_close",
@@ -121,6 +127,7 @@ class Framing(Normalizer):
         "_read",
         "_refused",
         "_replay",
+        "_reread",
         "_scan",
         "_schemas",
         "_space",
@@ -130,6 +137,7 @@ class Framing(Normalizer):
         "_switched",
         "_think_close",
         "_thinks",
+        "_tried_to",
         "_trigger",
         "_unmarked_guarded",
         "_unmarked_heads",
@@ -158,7 +166,7 @@ class Framing(Normalizer):
         self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
         self._guarded, self._unmarked_guarded = guarded, unmarked_guarded
         table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
-        self._literals, self._longest, self._scan, self._trigger, self._heads, self._strays = table
+        self._literals, self._marks, self._longest, self._scan, self._trigger, self._heads, self._strays = table
         self._found = Found()
         self._space = ""
         self._blanks = 0
@@ -178,6 +186,8 @@ class Framing(Normalizer):
         )
         self._attempt: Attempt | None = None
         self._refused = False
+        self._fed = self._tried_to = self._reread = 0
+        """Characters of the answer so far; up to where it was read for calls in vain; and of those, read again."""
         self._replay = ""
         self._echo = ""
         self._dialect: Dialect | None = None
@@ -198,9 +208,14 @@ class Framing(Normalizer):
             return None if self._passes_on else self._attempt.held()
         return None if self._dialect is None or self._writer.guarded else self._dialect.held()
 
+    @property
+    def pending(self) -> int:
+        return 0 if self._attempt is None else self._attempt.size
+
     def passes(self, text: str) -> bool:
         if not self._plain or self._trigger(text) is not None:
             return False
+        self._fed += len(text)
         if self._span:
             self._pass(text, 0, len(text))
         self._last = text if not text.isspace() else (self._last + text)[-_LONG:]
@@ -213,6 +228,7 @@ class Framing(Normalizer):
                 return [TextDelta(text)] if text else []
             return self._run(text, None)
         # The fast path within a region: no other reader can take over.
+        self._fed += len(text)
         if self._held:
             text = self._held + text
             self._held = ""
@@ -239,6 +255,7 @@ class Framing(Normalizer):
     def _run(self, text: str, reason: str | None) -> list[Event]:
         out: list[Event] = []
         self._writer.out = out
+        self._fed += len(text)
         if self._held:
             text = self._held + text
         self._switched = True
@@ -249,7 +266,11 @@ class Framing(Normalizer):
             self._switched = False
             pos = self._read(text, pos, reason)
             if self._replay:
-                text, pos = self._replay + text[pos:], 0
+                back = pos - len(self._replay)
+                if back >= 0 and text.startswith(self._replay, back):
+                    pos = back  # a long answer isn't copied for each
+                else:
+                    text, pos = self._replay + text[pos:], 0
                 self._replay = ""
         self._held = text[pos:]
         if self._dialect is None:
@@ -321,9 +342,9 @@ class Framing(Normalizer):
             looks = self._at_line_start and not self._fenced
             if looks and (stop := self._begin_line(text, start, begin, pos, reason)) is not None:
                 return stop
-            # In a long text, searching for each head is far faster than scanning.
-            long = size - pos > _LONG
-            found = self._scan(text, pos) if not long or self._has_head(text, pos) else None
+            # In a long text, searching for each head is far faster than scanning, but not once behind each literal.
+            plain = pos == begin and size - pos > _LONG and not self._has_head(text, pos)
+            found = None if plain else self._scan(text, pos)
             if found is None:
                 end = size if reason else size - self._partial(text, pos)
                 self._pass(text, pos, end)
@@ -339,7 +360,7 @@ class Framing(Normalizer):
             return len(text)  # the answer was cut within a mark behind a call
         if self._echo and (end := self._echoed(text, pos, reason)) != pos:
             return start if end < 0 else end
-        if self._gap != "call" and text[pos] in self._unmarked_heads and not self._refused:
+        if self._gap != "call" and text[pos] in self._unmarked_heads and not self._was_refused(text, pos, pos):
             return self._try_unmarked(start, follows_text=False)
         return None
 
@@ -410,6 +431,8 @@ class Framing(Normalizer):
 
     def _at_fence(self, text: str, start: int, begin: int, at: int, fence: str) -> int | None:
         """A fence may begin calls without marks, if it stands at the start of a line."""
+        if fence == "~~~" and at > begin and text[at - 1] == "~":
+            return None
         first = self._is_first(text, start, at)
         begins_line = first or bool(_LINE_START.search(self._before(text, begin, at)))
         if fence == "~~~" and (not begins_line or self._fenced not in ("", fence)):
@@ -555,7 +578,7 @@ class Framing(Normalizer):
         self._attempt = Unmarked(
             self._spec,
             self._schemas,
-            self._literals,
+            self._marks,
             follows_text=follows_text,
             python=python,
             writer=self._writer if self._unmarked_guarded and not follows_text else None,
@@ -569,8 +592,10 @@ class Framing(Normalizer):
         return isinstance(self._attempt, Unmarked) and self._attempt.passes_on
 
     def _was_refused(self, text: str, begin: int, at: int) -> bool:
-        """Whether what begins there was read as calls without marks, and is none."""
-        return self._refused and not text[begin:at].strip()
+        """Whether what begins there was read as calls, and is none, or was read often enough."""
+        if self._refused and skip_space(text, begin) >= at:
+            return True
+        return self._reread > MOST_REREAD and self._fed - len(text) + at < self._tried_to
 
     def _read_attempt(self, text: str, pos: int, reason: str | None) -> int:
         attempt = self._attempt
@@ -591,6 +616,10 @@ class Framing(Normalizer):
             self._switch(self._read_text)
         else:
             self._refused = True
+            tried_to = self._fed - len(text) + end
+            if tried_to - len(self._replay) < self._tried_to:
+                self._reread += len(self._replay)
+            self._tried_to = max(tried_to, self._tried_to)
             self._switch(self._read_reasoning if in_reasoning else self._read_text)
         return end
 
@@ -675,7 +704,7 @@ class Framing(Normalizer):
 
 
 _INDENT = re.compile(r"[ \t]*")
-_Table = tuple[frozenset[str], int, Search, Search, tuple[str, ...], frozenset[str]]
+_Table = tuple[frozenset[str], Literals, int, Search, Search, tuple[str, ...], frozenset[str]]
 _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
@@ -718,8 +747,8 @@ def _reads_python(spec: FormatSpec) -> bool:
 
 
 def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
-    """The literals, the length of the longest, a search for them, one for their first characters, these characters,
-    and the literals that begin nothing.
+    """The literals, those that aren't fences, the length of the longest, a search for them, one for their first
+    characters, these characters, and the literals that begin nothing.
 
     calls: whether a call may come at all. If not, its marks are content. lines: line breaks are literals, too.
     """
@@ -738,5 +767,6 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search
         strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
         longest = max(map(len, literals), default=1)
-        found = _TABLES[key] = (frozenset(literals), longest, scan, trigger, heads, strays)
+        marks = Literals(literals.difference(FENCES))
+        found = _TABLES[key] = (frozenset(literals), marks, longest, scan, trigger, heads, strays)
     return found

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from normalizers.read.region import Region
-from normalizers.read.scan import skip_space
-from normalizers.read.trial import Attempt, begins
+from normalizers.read.scan import Literals, skip_space
+from normalizers.read.trial import Attempt
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
@@ -14,7 +14,7 @@ from normalizers.values.coerce import SchemaIndex
 class ReasoningCalls(Attempt):
     """Reads reasoning from a call's opener on. The calls count if they end the answer; else they are reasoning."""
 
-    __slots__ = ("_closing", "_dialect_of", "_end", "_openers")
+    __slots__ = ("_closing", "_dialect_of", "_end", "_marks")
 
     def __init__(
         self,
@@ -26,7 +26,7 @@ class ReasoningCalls(Attempt):
     ) -> None:
         super().__init__(spec, schemas)
         self._dialect_of = dialect_of
-        self._openers = spec.openers
+        self._marks = Literals((*closing, *spec.openers))
         self._closing = closing
         self._end = False
         """The reasoning was closed, so that nothing may follow."""
@@ -39,11 +39,11 @@ class ReasoningCalls(Attempt):
                 self.verdict = "calls" if self._counted else "text"
             return at
         final = reason is not None
-        mark = "" if self._end else begins(text, at, (*self._closing, *self._openers), final=final)
+        mark = "" if self._end else self._marks.begin(text, at, final=final)
         if mark in self._closing:
             self._end = True
             return at + len(mark)
-        if not mark and begins(text, at, self._spec.drop, final=final):
+        if not mark and Literals(self._spec.drop).begin(text, at, final=final):
             self.verdict = "calls" if self._counted else "text"
             return at
         if not mark:

@@ -73,6 +73,24 @@ class Wait(Exception):
     """The reader needs more text to decide."""
 
 
+class Literals:
+    """Literals, any of which may stand at one place."""
+
+    __slots__ = ("_longest", "all")
+
+    def __init__(self, literals: Iterable[str]) -> None:
+        self.all = tuple(literals)
+        self._longest = max(map(len, self.all), default=0)
+
+    def begin(self, text: str, at: int, *, final: bool) -> str:
+        """The literal that stands there; "" for none. Raises `Wait` while one still may."""
+        if text.startswith(self.all, at):
+            return next(literal for literal in self.all if text.startswith(literal, at))
+        if not final and len(text) - at < self._longest and any(literal.startswith(text[at:]) for literal in self.all):
+            raise Wait
+        return ""
+
+
 class Template:
     """Literal text with fields: ``<parameter={key}>``. A space matches any white space, or none.
 

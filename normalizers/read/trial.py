@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -146,6 +146,11 @@ class Attempt:
     def calls(self) -> list[HeldCall]:
         return self.trial.calls[: self._counted]
 
+    @property
+    def size(self) -> int:
+        """Characters that were read."""
+        return self._size
+
     def held(self) -> tuple[str, int] | None:
         """The call in progress: its name, and the number of characters held back."""
         found = self._reader.held() if self._reader is not None else None
@@ -210,13 +215,3 @@ class Attempt:
     def _refuse_item(self) -> None:
         """What was read isn't a call."""
         self.verdict = "text"
-
-
-def begins(text: str, at: int, literals: Collection[str], *, final: bool) -> str:
-    """The literal that stands there; "" for none. Raises `Wait` while one still may."""
-    for literal in literals:
-        if text.startswith(literal, at):
-            return literal
-    if not final and any(literal.startswith(text[at:]) for literal in literals):
-        raise Wait
-    return ""

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 from normalizers.base import CallWriter
 from normalizers.read import BEGINNING, may_be_told
 from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region
-from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
-from normalizers.read.trial import Attempt, begins
+from normalizers.read.scan import MAX_BLANKS, Literals, Wait, skip_space
+from normalizers.read.trial import Attempt
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 
@@ -45,10 +45,10 @@ _PYTHON = re.compile(rf"(\[\s{{0,{MAX_BLANKS}}})?(\w[\w.\-:/]{{0,127}})?(\s{{0,6
 class Unmarked(Attempt):
     """Reads text from its first character on that may be calls alone.
 
-    literals: the format's marks. follows_text: the text stands behind other content, so it counts only at the answer's
-    end. python: the reader of Python calls, if these may come without marks, too. writer: that of the answer, if a
-    grammar makes it certain that a `BEGINNING` with the name of a declared tool begins calls and nothing else; these
-    are passed on as they come.
+    literals: the format's marks, without fences. follows_text: the text stands behind other content, so it counts only
+    at the answer's end. python: the reader of Python calls, if these may come without marks, too. writer: that of the
+    answer, if a grammar makes it certain that a `BEGINNING` with the name of a declared tool begins calls and nothing
+    else; these are passed on as they come.
     """
 
     __slots__ = ("_close", "_closed", "_follows_text", "_literals", "_new_reader", "_wrapped", "_writer", "passes_on")
@@ -57,7 +57,7 @@ class Unmarked(Attempt):
         self,
         spec: FormatSpec,
         schemas: SchemaIndex,
-        literals: Collection[str],
+        literals: Literals,
         *,
         follows_text: bool,
         python: Callable[..., Region] | None = None,
@@ -67,7 +67,7 @@ class Unmarked(Attempt):
         self._writer = writer
         self.passes_on = False
         """The calls go to the answer as they come."""
-        self._literals = tuple(mark for mark in literals if mark not in FENCES)
+        self._literals = literals
         self._follows_text = follows_text
         self._new_reader = python
         self._close: list[str] = []
@@ -84,7 +84,7 @@ class Unmarked(Attempt):
             if len(text) > _MAX_BEGINNING:
                 self._writer = None
             return
-        names = [name for name in self._schemas.names if may_be_told(name, self._literals)]
+        names = [name for name in self._schemas.names if may_be_told(name, self._literals.all)]
         names = [json.dumps(name, ensure_ascii=False)[1:] for name in names]
         written = text[beginning.end() :]
         if written.startswith(tuple(names)):
@@ -106,10 +106,10 @@ class Unmarked(Attempt):
                 self._closed = True
             return at
         final = reason is not None
-        if self._close and begins(text, at, self._close[-1:], final=final):
+        if self._close and Literals(self._close[-1:]).begin(text, at, final=final):
             self._closed = True
             return at + len(self._close.pop())
-        if begins(text, at, self._literals, final=final):
+        if self._literals.begin(text, at, final=final):
             # A mark of the format: what it begins or ends is read as usual.
             self.verdict = "calls" if self._counted else "text"
             return pos

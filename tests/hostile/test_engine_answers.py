@@ -23,12 +23,17 @@ from tests.hostile.endpoints import CALL, CHECKED, MESSAGES, TOOL
 from tests.hostile.grown import Grown
 from tests.hostile.running import Upstream, configuration, keep_watching, started, warm
 from tests.hostile.suite import Act, House, Sent, by_part
+from tests.normalizers.degenerate import END, TRIES
+from tests.normalizers.splits import tool
 
 SIZE = 2_000_000
 EVENT_SIZE = 1_000_000
 """Of a part of a stream: longer events are refused."""
 HELD = 1_000
 """Events of a stream of many."""
+TEXT_SIZE = 100_000
+PIECE = 400
+"""Characters of it in an event."""
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 NDJSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -216,6 +221,28 @@ def test_answers(name: str, house: House) -> None:
 @pytest.mark.parametrize("name", QUESTIONS)
 def test_all_answers(name: str, house: House) -> None:
     house.tried(acts(house, QUESTIONS[name], all=True))
+
+
+def said(text: str, *, streamed: bool) -> bytes:
+    """An engine's answer of that text."""
+    if not streamed:
+        return body_of(QUESTIONS["openai chat"], json.dumps(completion(text)).encode())
+    pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
+    events = b"".join(chunked(b"data: %b\n\n" % json.dumps(chunk(piece)).encode()) for piece in pieces)
+    return STREAM_HEAD + events + chunked(DONE) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("model", ["m", "hermes"])
+def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: House) -> None:
+    """A model that is stuck. 2,000 fences in a row once held up everybody for ten seconds."""
+    body = {"model": model, "messages": HI, "tools": [tool("ping")], "stream": streamed}
+    question = Question("/v1/chat/completions", body, WHOLE, streamed)
+
+    def sent(unit: str) -> Sent:
+        return ask(house, question, said(unit * (TEXT_SIZE // len(unit)) + END, streamed=streamed))
+
+    house.tried([Act(name, partial(sent, unit)) for name, unit in TRIES.items()])
 
 
 async def _trickle(exchange: Exchange) -> None:

@@ -6,31 +6,21 @@ The time of 16 KB is compared with that of 4 KB, in 4-character pieces; no time 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 
 from normalizers import TextDelta, ToolCall, ToolStart, fold, get, names, normalizer
 from normalizers.read import region
+from normalizers.read.framing import MOST_REREAD
 from normalizers.write.render import render_calls
-from tests.normalizers.splits import tool
+from tests.normalizers.degenerate import CALL, END, TRIES, degenerate
+from tests.normalizers.splits import parse, tool
 
 TOOLS = [tool("search", ["query"], query="string", limit="integer"), tool("ping")]
 FORMATS = [name for name in names() if not get(name).untouched]
-UNITS = ["[", "[ ", "(", "{", "'", '"', "`", " ", "\n", "\\", "<", "search", "search (", "-", "]", ")", "=", ",", "“"]
 SIZE = 4096
 TIMES_FOUR = 8
 """Four times the text may cost this often as much: sixteen times would be quadratic, and load makes it seldom eight."""
-
-
-def degenerate(name: str) -> Iterator[tuple[str, str]]:
-    """Beginnings, and what follows again and again."""
-    spec = get(name)
-    marks = [*spec.open, *spec.begins, *spec.close, *(mark for pair in spec.think for mark in pair)]
-    opener = next(iter((*spec.open, *spec.begins)), "")
-    for unit in dict.fromkeys((*UNITS, *marks[:4], *(mark[:-1] for mark in marks[:4]))):
-        for head in dict.fromkeys(("", "[", "functools[", opener, f"{opener}[")):
-            yield head, unit
 
 
 def cost(name: str, text: str) -> float:
@@ -45,9 +35,13 @@ def cost(name: str, text: str) -> float:
 @pytest.mark.parametrize("name", FORMATS)
 def test_degenerate_text_costs_in_proportion(name: str) -> None:
     """Looks at the slowest of the texts closely: the least of some tries, since other load only adds to it."""
-    slowest = sorted(degenerate(name), key=lambda text: -cost(name, text[0] + text[1] * (SIZE // 4 // len(text[1]))))
+
+    def text(head: str, unit: str, size: int) -> str:
+        return head + unit * (size // len(unit)) + END
+
+    slowest = sorted(degenerate(get(name)), key=lambda each: -cost(name, text(*each, SIZE // 4)))
     for head, unit in slowest[:6]:
-        short, long = (head + unit * (size // len(unit)) for size in (SIZE, 4 * SIZE))
+        short, long = (text(head, unit, size) for size in (SIZE, 4 * SIZE))
         tries = [(cost(name, short), cost(name, long))]
         if tries[0][1] > TIMES_FOUR * tries[0][0]:
             tries += [(cost(name, short), cost(name, long)) for _ in range(7)]
@@ -69,3 +63,18 @@ def test_a_call_that_grows_beyond_the_bound_becomes_text(name: str, size: int, m
         assert fold(seen).content.count("x") >= 900
         events.append("".join(event.text for event in seen if isinstance(event, TextDelta)))
     assert events[0] == events[1]
+
+
+@pytest.mark.parametrize("end", ["", END, f"\n\n```json\n{CALL}\n```"], ids=["alone", "words", "a call"])
+@pytest.mark.parametrize("unit", TRIES)
+@pytest.mark.parametrize("name", ["auto", "hermes"])
+def test_text_that_is_read_often_enough_is_the_same_in_every_split(name: str, unit: str, end: str) -> None:
+    """`parse` compares the splits. Longer than what is read again, so that the last tries aren't made."""
+    text = TRIES[unit] * (3 * MOST_REREAD // len(TRIES[unit]))
+    parse(name, text + end, TOOLS, random_splits=1, unknown_tools="refuse")
+
+
+def test_a_call_behind_many_that_are_none_is_read() -> None:
+    """What was read for calls once doesn't count against a call behind it."""
+    text = "Like this:\n" + '```json\n{"name": "other", "arguments": {}}\n```\nOr:\n' * (4 * MOST_REREAD // 50)
+    assert [call.name for call in parse("auto", f"{text}```json\n{CALL}\n```", TOOLS).tool_calls] == ["ping"]
