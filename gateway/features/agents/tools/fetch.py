@@ -13,12 +13,12 @@ import socket
 import threading
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import httpx
 
@@ -69,6 +69,8 @@ class Resolver(Protocol):
         """The host's addresses, the preferred first. Raises OSError."""
         ...
 
+
+Result = TypeVar("Result")
 
 Addresses = list[tuple[Any, ...]]
 """What `socket.getaddrinfo` returns."""
@@ -175,8 +177,24 @@ CHARSETS = frozenset(
 """Charsets of the web. Python has other codecs that aren't charsets."""
 
 
+class _Apart:
+    """A thread with an event loop of its own, since thousands of headers, cookies or early hints take long to read.
+
+    It begins with the first work, and ends with the process.
+    """
+
+    def __init__(self) -> None:
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    async def run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            threading.Thread(target=self._loop.run_forever, name="fetches", daemon=True).start()
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
+
+
 class Fetcher:
-    """Fetches what the configuration allows. One per process.
+    """Fetches what the configuration allows. One per process; each share has a thread of its own.
 
     resolver: by default the system's. verify: certificate authorities, by default the web's. transport: creates the
     transport that connects to an address.
@@ -194,6 +212,7 @@ class Fetcher:
         self._context = verify
         self._transport = transport
         self._places: dict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE))
+        self._threads: dict[str, _Apart] = defaultdict(_Apart)
 
     async def fetch(
         self,
@@ -209,6 +228,11 @@ class Fetcher:
         timeout: seconds in all, at most the configuration's. share: whose places it takes.
         Raises ToolError: url_refused, address_refused, fetch_timeout, fetch_failed, too_many_redirects.
         """
+        return await self._threads[share].run(self._fetch(method, url, headers, body, timeout, share))
+
+    async def _fetch(
+        self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float | None, share: str
+    ) -> Fetched:
         most = self._tools.fetch_timeout_seconds
         try:
             async with asyncio.timeout(min(timeout or most, most)), self._places[share]:
