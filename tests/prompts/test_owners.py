@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
 
 from gateway.config import Config, Model, Prompts
 from gateway.core import Gateway
+from gateway.prompts import live
+from gateway.prompts import prefixes as prefixes_read
 from gateway.prompts.blocks import chain, chain_of
 from gateway.prompts.slots import MANY, SHORT_BLOCK_BYTES, Choice, Owners, Slot, choose, spare_of
 from tests.engines.conftest import mlx_model, mlx_python
@@ -98,8 +101,18 @@ def secret(digit: int) -> list[dict[str, str]]:
     return talk("What is item 3?", system=f"{LONG} {CODE.format(4710 + digit)}")
 
 
+@pytest.fixture
+def prefixes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether a conversation's system prompt is read for itself first, which the speed of the machine decides."""
+    for module in (live, prefixes_read):
+        monkeypatch.setattr(module, "LONG_SECONDS", 0.0 if request.param == "read first" else math.inf)
+    if request.param == "read first":
+        monkeypatch.setattr(prefixes_read, "GAIN", 0.0)
+
+
 @pytest.mark.parametrize(("save", "parallel"), [("on_stop", 1), ("each_turn", 2), ("off", 2)])
-async def test_a_guess_tells_nothing(shop: Open, save: str, parallel: int) -> None:
+@pytest.mark.parametrize("prefixes", ["read along"], indirect=True)
+async def test_a_guess_tells_nothing(shop: Open, save: str, parallel: int, prefixes: None) -> None:
     """Also not through the engine's own cache in memory, nor through a file."""
     async with shop(save=save, parallel=parallel) as gateway:
         await gateway.ask(owner="a", messages=secret(3))
@@ -114,6 +127,21 @@ async def test_a_guess_tells_nothing(shop: Open, save: str, parallel: int) -> No
     async with shop(save=save, parallel=parallel) as gateway:
         await gateway.ask(owner="d", messages=secret(1))
         assert (await gateway.ask(owner="d", messages=secret(3))).cached == own
+
+
+@pytest.mark.parametrize(("save", "parallel"), [("on_stop", 1), ("each_turn", 2)])
+@pytest.mark.parametrize("prefixes", ["read first"], indirect=True)
+async def test_a_guess_tells_nothing_where_prefixes_are_read_first(
+    shop: Open, save: str, parallel: int, prefixes: None
+) -> None:
+    """The counts are those of the asker's own prefix, whether or not somebody else has the same one."""
+    async with shop(save=save, parallel=parallel) as gateway:
+        await gateway.ask(owner="a", messages=secret(3))
+        await gateway.settled()
+        seen = [
+            (await gateway.ask(owner=owner, messages=secret(digit))).cached for owner, digit in (("b", 2), ("c", 3))
+        ]
+    assert seen[0] == seen[1] > 0
 
 
 async def test_each_owner_keeps_a_slot(shop: Open) -> None:
