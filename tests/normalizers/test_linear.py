@@ -39,7 +39,7 @@ def test_degenerate_text_costs_in_proportion(name: str) -> None:
     def text(head: str, unit: str, size: int) -> str:
         return head + unit * (size // len(unit)) + END
 
-    slowest = sorted(degenerate(get(name)), key=lambda each: -cost(name, text(*each, SIZE // 4)))
+    slowest = sorted(degenerate(get(name)), key=lambda each: -cost(name, text(each[0], each[1], SIZE // 4)))
     for head, unit in slowest[:6]:
         short, long = (text(head, unit, size) for size in (SIZE, 4 * SIZE))
         tries = [(cost(name, short), cost(name, long))]
