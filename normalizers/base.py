@@ -59,7 +59,7 @@ class Normalizer:
 
     @property
     def pending(self) -> int:
-        """Characters that are held back, and read again as text if they turn out to be no calls."""
+        """Characters that are held back, and then read at once: as arguments, or again if they are no calls."""
         return 0
 
     def passes(self, text: str) -> bool:

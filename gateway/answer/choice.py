@@ -72,8 +72,10 @@ class Choice:
 
     @property
     def pending(self) -> int:
-        """See `Normalizer.pending`."""
-        return self.normalizer.pending + (0 if self.thoughts is None else self.thoughts.pending)
+        """See `Normalizer.pending`; with the calls that the engine parsed."""
+        native = None if self._native is None else self._native.held
+        thoughts = 0 if self.thoughts is None else self.thoughts.pending
+        return self.normalizer.pending + thoughts + (0 if native is None else native[1])
 
     def warnings(self) -> list[dict[str, str]]:
         """Those of the text and of the calls that the engine parsed."""

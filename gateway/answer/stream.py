@@ -234,6 +234,7 @@ class Stream:
         self._contents.weigh(choice)
         if calls:
             calls = choice.native().feed(calls)
+            self._contents.weigh(choice)
             deltas += [{"tool_calls": calls}] if calls else []
         if text is not None and not text and not deltas:
             others["content"] = text

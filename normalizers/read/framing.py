@@ -210,7 +210,10 @@ class Framing(Normalizer):
 
     @property
     def pending(self) -> int:
-        return 0 if self._attempt is None else self._attempt.size
+        if self._attempt is not None:
+            return self._attempt.size
+        held = None if self._dialect is None else self._dialect.held()
+        return 0 if held is None else held[1]
 
     def passes(self, text: str) -> bool:
         if not self._plain or self._trigger(text) is not None:

@@ -242,7 +242,9 @@ def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: 
     def sent(unit: str) -> Sent:
         return ask(house, question, said(unit * (TEXT_SIZE // len(unit)) + END, streamed=streamed))
 
-    house.tried([Act(name, partial(sent, unit)) for name, unit in TRIES.items()])
+    numbers = '<tool_call>{"name": "ping", "arguments": {"a": [' + "1, " * (TEXT_SIZE // 3) + "1]}}</tool_call>"
+    whole = Act("a call of many numbers", lambda: ask(house, question, said(numbers, streamed=streamed)))
+    house.tried([*(Act(name, partial(sent, unit)) for name, unit in TRIES.items()), whole])
 
 
 async def _trickle(exchange: Exchange) -> None:
