@@ -288,7 +288,7 @@ def started(folder: Path, test_model: Path) -> Iterator[Place]:
         "active_model": "m",
         "models": {
             "m": {"runtime": "openai", "base_url": f"http://127.0.0.1:{engine_port}"},
-            "tiny": {**tiny, "temperature": 0, "threads": 1, "parallel": 2},
+            "tiny": {**tiny, "temperature": 0, "parallel": 2},
         },
         "state_dir": str(state),
         "server": {"max_bodies_bytes": 8_000_000},
