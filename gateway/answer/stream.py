@@ -231,11 +231,10 @@ class Stream:
         if calls or (text and not text.isspace()):
             events += choice.end_thinking("stop", more=True)
         deltas = choice.deltas(events + (choice.normalizer.feed(text) if text else []))
-        self._contents.weigh(choice)
         if calls:
             calls = choice.native().feed(calls)
-            self._contents.weigh(choice)
             deltas += [{"tool_calls": calls}] if calls else []
+        self._contents.weigh(choice)
         if text is not None and not text and not deltas:
             others["content"] = text
         if others and deltas:

@@ -11,8 +11,6 @@ from gateway.observe.shares import Workers
 
 LARGE = 256 * 1024
 """Bytes. Work on less takes a few milliseconds, and no thread."""
-LARGE_ANSWER = 8 * 1024
-"""Bytes of what an engine sends: finding calls in a model's text takes up to 15 microseconds a character."""
 
 Result = TypeVar("Result")
 

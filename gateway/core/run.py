@@ -8,9 +8,10 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Protocol, Self
 
+from gateway.answer.contents import HEAVY
 from gateway.answer.errors import EngineError
 from gateway.config import Model
-from gateway.core.aside import LARGE_ANSWER, beside
+from gateway.core.aside import beside
 from gateway.core.sender import Accepted, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -135,7 +136,7 @@ class Run:
         while True:
             try:
                 payload = await self.reply.whole()
-                large = len(payload) > LARGE_ANSWER
+                large = len(payload) > HEAVY
                 clean = await beside(self.answer.whole, payload) if large else self.answer.whole(payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
@@ -172,7 +173,7 @@ class Run:
             came = await self.reply.payloads()
             if not self.first:
                 self.first = monotonic()
-            large = self.answer.contents.heavy or sum(map(len, came)) > LARGE_ANSWER
+            large = self.answer.contents.heavy or sum(map(len, came)) > HEAVY
             if not came:
                 self._ended = True
                 finish = partial(self.answer.finish, done=self.reply.done)
@@ -185,13 +186,18 @@ class Run:
         except EngineError as error:
             self._failed = self._backend.fault(500, error.payload)
             self.outcome = outcome_of(self._failed)
-            clean += self.answer.remaining()
+            clean += await self._remaining()
         except GatewayError as error:
             if not await self._replay(error):
                 self._failed = error
                 self._ended = False
-                clean += self.answer.remaining()
+                clean += await self._remaining()
         return clean
+
+    async def _remaining(self) -> list[bytes]:
+        """What was held back when the engine failed."""
+        remaining = self.answer.remaining
+        return await beside(remaining) if self.answer.contents.heavy else remaining()
 
     async def _replay(self, error: GatewayError) -> bool:
         """Sends the request again if the engine went away before the client got anything: once to an engine of ours,

@@ -223,17 +223,21 @@ def test_all_answers(name: str, house: House) -> None:
     house.tried(acts(house, QUESTIONS[name], all=True))
 
 
-def said(text: str, *, streamed: bool) -> bytes:
-    """An engine's answer of that text."""
+def said(text: str, *, streamed: bool, field: str = "content", ends: bool = True) -> bytes:
+    """An engine's answer of that text. ends: as a stream should."""
+
+    def made(of: Any, piece: str) -> bytes:
+        return json.dumps(of(**{field: piece})).encode()
+
     if not streamed:
-        return body_of(QUESTIONS["openai chat"], json.dumps(completion(text)).encode())
+        return body_of(QUESTIONS["openai chat"], made(completion, text))
     pieces = (text[at : at + PIECE] for at in range(0, len(text), PIECE))
-    events = b"".join(chunked(b"data: %b\n\n" % json.dumps(chunk(piece)).encode()) for piece in pieces)
-    return STREAM_HEAD + events + chunked(DONE) + b"0\r\n\r\n"
+    events = b"".join(chunked(b"data: %b\n\n" % made(chunk, piece)) for piece in pieces)
+    return STREAM_HEAD + events + (chunked(DONE) + b"0\r\n\r\n" if ends else b"")
 
 
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-@pytest.mark.parametrize("model", ["m", "hermes"])
+@pytest.mark.parametrize("model", ["m", "hermes", "llama"])
 def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: House) -> None:
     """A model that is stuck. 2,000 fences in a row once held up everybody for ten seconds."""
     body = {"model": model, "messages": HI, "tools": [tool("ping")], "stream": streamed}
@@ -244,7 +248,15 @@ def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: 
 
     numbers = '<tool_call>{"name": "ping", "arguments": {"a": [' + "1, " * (TEXT_SIZE // 3) + "1]}}</tool_call>"
     whole = Act("a call of many numbers", lambda: ask(house, question, said(numbers, streamed=streamed)))
-    house.tried([*(Act(name, partial(sent, unit)) for name, unit in TRIES.items()), whole])
+    acts = [*(Act(name, partial(sent, unit)) for name, unit in TRIES.items()), whole]
+    for name in ("fences", "calls", "marks", "marks and words"):
+        text = TRIES[name] * (TEXT_SIZE // len(TRIES[name]))
+        content = said(text, streamed=streamed, field="reasoning_content")
+        acts.append(Act(f"{name}, in the reasoning", partial(ask, house, question, content)))
+        if streamed:
+            content = said(text, streamed=True, ends=False)
+            acts.append(Act(f"{name}, and the engine dies", partial(ask, house, question, content)))
+    house.tried(acts)
 
 
 async def _trickle(exchange: Exchange) -> None:
