@@ -31,6 +31,7 @@ class _Call:
     """A call so far.
 
     fields: its first fragment. index, id: those sent to the client; index is None while the client has nothing of it.
+    parts, size: its arguments so far, and their characters.
     code: what is wrong with it; "" if nothing is.
     """
 
@@ -46,6 +47,7 @@ class _Call:
         "index",
         "name",
         "parts",
+        "size",
     )
 
     def __init__(self, fields: Json, engine_id: str | None, name: str) -> None:
@@ -53,6 +55,7 @@ class _Call:
         self.engine_id = engine_id
         self.name = name
         self.parts: list[str] = []
+        self.size = 0
         self.index: int | None = None
         self.id = ""
         self.code = ""
@@ -62,6 +65,7 @@ class _Call:
 
     def add(self, arguments: str) -> None:
         self.parts.append(arguments)
+        self.size += len(arguments)
         at = 1 if self._escaped else 0
         self._escaped = False
         while found := _SIGN.search(arguments, at):
@@ -137,7 +141,7 @@ class NativeCalls:
         if self._piecewise or not self._calls or self._ended:
             return None
         call = self._calls[-1]
-        return call.name, sum(map(len, call.parts))
+        return call.name, call.size
 
     def feed(self, calls: list[Json]) -> list[Json]:
         """Returns the fragments to send. Raises ProviderInvalidResponse if the calls become too long."""

@@ -27,11 +27,14 @@ async def aside(size: int, work: Callable[..., Result], *arguments: object) -> R
 
     size: bytes of JSON, about, that it works on.
     """
-    if size <= LARGE:
-        return work(*arguments)
-    return await beside(work, *arguments)
+    return await beside_if(size > LARGE, work, *arguments)
 
 
 async def beside(work: Callable[..., Result], *arguments: object) -> Result:
     """As `aside`, however little there is to work on."""
     return await asyncio.get_running_loop().run_in_executor(_executor(), work, *arguments)
+
+
+async def beside_if(large: bool, work: Callable[..., Result], *arguments: object) -> Result:
+    """As `beside` if there is much to work on, else at once."""
+    return await beside(work, *arguments) if large else work(*arguments)

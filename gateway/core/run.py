@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from gateway.answer.contents import HEAVY
 from gateway.answer.errors import EngineError
 from gateway.config import Model
-from gateway.core.aside import beside
+from gateway.core.aside import beside, beside_if
 from gateway.core.sender import Accepted, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -136,8 +136,7 @@ class Run:
         while True:
             try:
                 payload = await self.reply.whole()
-                large = len(payload) > HEAVY
-                clean = await beside(self.answer.whole, payload) if large else self.answer.whole(payload)
+                clean = await beside_if(len(payload) > HEAVY, self.answer.whole, payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)
@@ -176,8 +175,7 @@ class Run:
             large = self.answer.contents.heavy or sum(map(len, came)) > HEAVY
             if not came:
                 self._ended = True
-                finish = partial(self.answer.finish, done=self.reply.done)
-                clean = await beside(finish) if large else finish()
+                clean = await beside_if(large, partial(self.answer.finish, done=self.reply.done))
                 self.outcome = OK
             elif large:
                 await beside(self.answer.feed, came, clean)
@@ -186,18 +184,13 @@ class Run:
         except EngineError as error:
             self._failed = self._backend.fault(500, error.payload)
             self.outcome = outcome_of(self._failed)
-            clean += await self._remaining()
+            clean += await beside_if(self.answer.contents.heavy, self.answer.remaining)
         except GatewayError as error:
             if not await self._replay(error):
                 self._failed = error
                 self._ended = False
-                clean += await self._remaining()
+                clean += await beside_if(self.answer.contents.heavy, self.answer.remaining)
         return clean
-
-    async def _remaining(self) -> list[bytes]:
-        """What was held back when the engine failed."""
-        remaining = self.answer.remaining
-        return await beside(remaining) if self.answer.contents.heavy else remaining()
 
     async def _replay(self, error: GatewayError) -> bool:
         """Sends the request again if the engine went away before the client got anything: once to an engine of ours,
