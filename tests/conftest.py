@@ -14,6 +14,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.llama_server import CURE, Found, find, launcher
+from tests.support.thorough import examples, left_out
 
 ROOT = Path(__file__).parents[1]
 
@@ -23,7 +24,7 @@ settings.register_profile(
     "untimed",
     deadline=None,
     derandomize="CTXGATE_TEST_RANDOM" not in os.environ,
-    max_examples=200 if "CTXGATE_TEST_RANDOM" in os.environ else 50,
+    max_examples=200 if "CTXGATE_TEST_RANDOM" in os.environ else examples(75),
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("untimed")
@@ -37,6 +38,13 @@ def pytest_configure() -> None:
     gc.disable()  # see pytest_collection_finish
     # Several engines share the processors with the tests: threads that spin would wait for those that don't run.
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    out = left_out(items)
+    config.hook.pytest_deselected(items=out)
+    gone = {*out}
+    items[:] = [item for item in items if item not in gone]
 
 
 def pytest_collection_finish() -> None:

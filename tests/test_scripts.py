@@ -129,6 +129,7 @@ def test_a_llama_server_that_was_built_is_told_at_once(clone: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{place}\n", "")
 
 
+@pytest.mark.slow
 def test_a_llama_server_that_can_t_be_fetched(clone: Path) -> None:
     """It tells beforehand what it will take, and leaves nothing that looks like a program."""
     shutil.copy(ROOT / "scripts/llama-server", clone / "scripts/llama-server")

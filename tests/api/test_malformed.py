@@ -165,6 +165,7 @@ async def broken(gateway: Running, path: str, request: Json) -> list[str]:
     return found
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_no_request_is_answered_500(name: str) -> None:
     path, request = REQUESTS[name]
@@ -187,6 +188,7 @@ FORMATS: dict[str, tuple[str, Any]] = {
 }
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", FORMATS)
 async def test_no_chat_is_answered_500_by_any_engine(kind: str) -> None:
     path, request = REQUESTS["chat"]

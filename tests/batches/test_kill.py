@@ -81,6 +81,7 @@ async def scenario(folder: Path, store: str, lines: int, kills: int) -> None:
         gateway.kill()
 
 
+@pytest.mark.some(2)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_lines_and_kills(tmp_path: Path, kind: str) -> None:

@@ -32,6 +32,7 @@ def test_with_its_own_gateway(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, "hello\nsecond line\n", "")
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("words", "answer"),
     [

@@ -40,6 +40,7 @@ def running(tmp_path_factory: pytest.TempPathFactory, test_model: Path) -> Itera
         yield written(folder, **content, server={"port": urlsplit(gateway.url).port})
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("client", sorted(CONTRACTS))
 def test_a_client(client: str, running: Path) -> None:
     done = ctxgate("doctor", "--config", running, "--client", client, cwd=running.parent)

@@ -45,6 +45,7 @@ def put(file: Path, text: str) -> Iterator[None]:
             file.write_bytes(before)
 
 
+@pytest.mark.slow
 def test_a_wheel_in_an_empty_home_is_whole(installed: Path, home: Path, quiet: Path) -> None:
     done = run(installed, home, "self", "check", "--config", str(quiet))
     said = done.stdout.splitlines()

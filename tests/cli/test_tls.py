@@ -173,6 +173,7 @@ def spoilt(folder: Path, how: str) -> None:
             key.chmod(0o644)
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(
     ("how", "says"),
     [

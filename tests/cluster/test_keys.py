@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import httpx
+import pytest
 from msgspec.json import decode
 
 from gateway.server.keys import FILE
@@ -68,6 +69,7 @@ def test_a_key_works_at_every_gateway(tmp_path: Path) -> None:
             two.close()
 
 
+@pytest.mark.slow
 def test_the_limits_of_a_key_hold_for_all_gateways_together(tmp_path: Path) -> None:
     with start() as server:
         settings = config(f"127.0.0.1:{free_port()}", server.database())

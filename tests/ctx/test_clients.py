@@ -52,6 +52,7 @@ async def frames(reader: asyncio.StreamReader) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 async def test_two_hundred_clients(short: Path) -> None:
     with tree(short, ECHO) as made:
         path = made.object("debug/echo.sock")

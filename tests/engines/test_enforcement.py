@@ -302,6 +302,7 @@ def test_any_other_server_that_holds_to_response_format(test_model: Path, tmp_pa
         held_in_docs("any other", observe(client))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_calls_by_response_format_are_certain(test_model: Path, tmp_path: Path, stream: bool) -> None:
     """A hundred of both forms, of a model that knows no tools."""

@@ -152,6 +152,7 @@ def test_a_missing_adapter_is_named(model: Model, tmp_path: Path) -> None:
     assert "correct its `adapters[0].path`" in str(weights_missing(absent))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["plain", "draft", "quantised", "adapter"])
 async def test_mlx_takes_what_it_has(kind: str, mlx_python: str, mlx_model: Path, tmp_path: Path) -> None:
     from gateway.engines.machine import this_machine

@@ -128,6 +128,7 @@ WAYS = [
 """Whose parser reads the answers without control tokens, the engine's or ours; whole or streamed; the place."""
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize(("reader", "stream", "place"), WAYS)
 async def test_a_text_is_never_a_control_token(
     llama_cpp: str, engine: Engine, spy: Spy, place: str, stream: bool, reader: str

@@ -35,6 +35,7 @@ CALL: Json = {"id": "c1", "type": "function", "function": {"name": "calendar.cre
 FORMATS = [name for name in registry.names() if name != "auto" and grammar(registry.get(name), [WEATHER]) is not None]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("format", FORMATS)
 async def test_a_named_tool_is_called_once(llama_cpp: str, format: str, stream: bool) -> None:
@@ -89,6 +90,7 @@ async def test_samples_fit_their_schemas(
     assert cut + bytes_only <= samples // 3
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("format", ["pythonic", "olmo3", "hermes", "mistral", "qwen3_coder", "kimi_k2"])
 async def test_json_or_a_call_in_every_dialect(serve: Serve, test_model: Path, format: str) -> None:
     """Random schemas at temperature 1.2: what comes is one or the other, and fits."""

@@ -99,6 +99,7 @@ def test_what_becomes_of_it(name: str) -> None:
     assert schema == given, "the argument stays as it is"
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", SCHEMAS)
 async def test_the_engine_enforces_it(llama_cpp: str, name: str, stream: bool) -> None:
@@ -125,6 +126,7 @@ async def test_a_tool_may_have_it(serve: Serve, test_model: Path, format: str, s
             assert await gateway.count_tokens(request)
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("strict", [False, True], ids=["free", "strict"])
 @pytest.mark.parametrize("format", ["native_json", "hermes"])
 async def test_many_tools_with_large_schemas(serve: Serve, test_model: Path, format: str, strict: bool) -> None:

@@ -181,6 +181,7 @@ NO_TOOLS = ("gemma-2", "gemma-3", "cohere")
 """Templates that have no place for tools, so that calls become text."""
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("name", CONVERSATIONS)
 @pytest.mark.parametrize("template", TEMPLATES)
 def test_no_template_refuses_it(gateway: str, template: str, name: str) -> None:

@@ -398,6 +398,7 @@ def formatted(api: str, schema: Json) -> Json:
     return {"text": {"format": {"type": "json_schema", "name": "a", "schema": schema}}}
 
 
+@pytest.mark.some(3)
 @everyhow
 @pytest.mark.parametrize("name", DROPPED)
 async def test_a_dropped_schema_is_noticed(api: str, stream: bool, name: str) -> None:
@@ -416,6 +417,7 @@ async def test_a_dropped_schema_is_noticed(api: str, stream: bool, name: str) ->
     assert len(ollama.requests) == 2
 
 
+@pytest.mark.some(3)
 @everyhow
 @pytest.mark.parametrize("name", DROPPED)
 async def test_a_model_that_never_holds_to_it_is_an_error(api: str, stream: bool, name: str) -> None:
@@ -424,6 +426,7 @@ async def test_a_model_that_never_holds_to_it_is_an_error(api: str, stream: bool
     assert (said.status, "3 attempts" in said.error["message"]) == (422, True)
 
 
+@pytest.mark.some(3)
 @everyhow
 @pytest.mark.parametrize("schema", [{"type": "wish"}, {"$ref": "#/nowhere"}, {"type": ["object", "any"]}])
 async def test_a_schema_that_is_none_is_refused(api: str, stream: bool, schema: Json) -> None:

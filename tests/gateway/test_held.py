@@ -111,6 +111,7 @@ CONFORMING: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]
 }
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", CONFORMING)
 async def test_an_answer_conforms_and_says_how_often_it_was_asked_for(http: str, name: str, stream: bool) -> None:
@@ -230,6 +231,7 @@ TRUSTED: dict[str, tuple[Json, list[Script], str, list[tuple[str, str]], int]] =
 """What a server that is trusted says, and the client gets."""
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("name", TRUSTED)
 async def test_a_server_that_is_trusted_is_checked_at_the_end(http: str, name: str, stream: bool) -> None:

@@ -21,6 +21,7 @@ from tests.gateway.accumulator import Call, Choice, from_stream, from_whole
 from tests.gateway.client import chat
 from tests.gateway.double import Json, answers, chunk, completion, streams
 from tests.gateway.running import running
+from tests.support.thorough import examples
 
 WEATHER = {"type": "object", "properties": {"city": {"type": "string"}}}
 TOOLS = [
@@ -222,7 +223,7 @@ def cut_up(written: str, cuts: list[int]) -> list[str]:
 
 
 @pytest.mark.parametrize("format", ["native_json", "pythonic", "hermes"])
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(
     st.lists(
         st.one_of(

@@ -25,6 +25,7 @@ from tests.gateway.accumulator import Call, from_stream, from_whole
 from tests.gateway.client import chat
 from tests.gateway.double import chunk, completion
 from tests.gateway.normalizing import TOOLS, answer, fed, streamed
+from tests.support.thorough import examples
 
 TEXT_FORMATS = [name for name in registry.names() if not registry.get(name).untouched]
 
@@ -74,7 +75,7 @@ POLICIES: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("format", registry.names())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(data=st.data())
 def test_whole_is_streamed(format: str, data: st.DataObject) -> None:
     spec = registry.get(format)

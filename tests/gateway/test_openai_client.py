@@ -77,6 +77,7 @@ def test_list(client: OpenAI) -> None:
     assert client.models.retrieve("tiny").object == "model"
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROMPTS)
 def test_whole(client: OpenAI, name: str) -> None:
     answer = client.chat.completions.create(**asked(name))
@@ -89,6 +90,7 @@ def test_whole(client: OpenAI, name: str) -> None:
     assert answer.usage.completion_tokens > 0
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", PROMPTS)
 def test_streamed(client: OpenAI, name: str) -> None:
     """By the client's own accumulator."""

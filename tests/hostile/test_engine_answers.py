@@ -10,7 +10,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,8 @@ HELD = 1_000
 TEXT_SIZE = 100_000
 PIECE = 400
 """Characters of it in an event."""
+PIECES = 30_000
+"""Of a call."""
 
 JSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 NDJSON_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-ndjson\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -236,6 +238,7 @@ def said(text: str, *, streamed: bool, field: str = "content", ends: bool = True
     return STREAM_HEAD + events + (chunked(DONE) + b"0\r\n\r\n" if ends else b"")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("model", ["m", "hermes", "llama"])
 def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: House) -> None:
@@ -257,6 +260,43 @@ def test_texts_in_which_calls_are_looked_for(model: str, streamed: bool, house: 
             content = said(text, streamed=True, ends=False)
             acts.append(Act(f"{name}, and the engine dies", partial(ask, house, question, content)))
     house.tried(acts)
+
+
+FUNCTION = tool("ping")["function"]
+TOOLS: dict[str, Json] = {
+    "messages": {"name": "ping", "input_schema": FUNCTION["parameters"]},
+    "responses": {"type": "function", **FUNCTION},
+    "api/chat": tool("ping"),
+}
+"""In the words of each API."""
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_texts_for_the_other_apis(name: str, house: House) -> None:
+    question = QUESTIONS[f"{name}, streamed"]
+    question = replace(question, body={**question.body, "tools": [TOOLS[name]]})
+
+    def sent(unit: str) -> Sent:
+        return ask(house, question, said(unit * (TEXT_SIZE // len(unit)) + END, streamed=True))
+
+    house.tried([Act(unit, partial(sent, TRIES[unit])) for unit in TRIES])
+
+
+@pytest.mark.parametrize("model", ["m", "llama"])
+def test_calls_in_small_pieces(model: str, house: House) -> None:
+    """That the engine reads itself. Held until they end, they must not be measured anew for each piece."""
+    body = {"model": model, "messages": HI, "tools": [tool("ping")], "stream": True}
+    question = Question("/v1/chat/completions", body, WHOLE, streamed=True)
+
+    def pieces(*texts: str) -> bytes:
+        first = chunk(tool_calls=[{"index": 0, **CALL, "function": {"name": "ping", "arguments": ""}}])
+        deltas = [first, *(chunk(tool_calls=[{"index": 0, "function": {"arguments": text}}]) for text in texts)]
+        events = (chunked(b"data: %b\n\n" % json.dumps(delta).encode()) for delta in deltas)
+        return STREAM_HEAD + b"".join(events) + chunked(DONE) + b"0\r\n\r\n"
+
+    texts = {"brackets": "[", "text": "a", "objects": '{"a": ', "escapes": "\\", "digits": "1"}
+    contents = {name: pieces('{"a": "' * (name == "text"), *[text] * PIECES) for name, text in texts.items()}
+    house.tried([Act(name, partial(ask, house, question, content)) for name, content in contents.items()])
 
 
 async def _trickle(exchange: Exchange) -> None:

@@ -103,6 +103,7 @@ def refused(answer: Answer, *reasons: str) -> None:
     assert len(answer.body) < 3000
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("runtime", "form"),
     [(runtime, form) for runtime in CHECKED for form in FORMS if (runtime, form) != ("ollama", "response_format")],
@@ -147,6 +148,7 @@ SCHEMAS: dict[str, tuple[Any, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_harms_nobody(name: str, gateway: Gateway, upstream: Upstream, unharmed: Unharmed) -> None:
     schema, reasons = SCHEMAS[name]

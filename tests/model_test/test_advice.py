@@ -132,6 +132,7 @@ class Leaky(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None: ...
 
 
+@pytest.mark.slow
 def test_add_ends_with_the_advice_and_the_same_exit_code(tmp_path: Path) -> None:
     config(tmp_path, "models:\n  other: {runtime: echo}\nactive_model: other\n")
     with served(Leaky) as url:

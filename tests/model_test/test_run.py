@@ -37,6 +37,7 @@ def result(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "results.json").read_text("utf-8")))
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(
     ("mode", "overall", "balanced", "kinds"),
     [

@@ -23,6 +23,7 @@ from tests.ports import free_port
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("suite", ["smoke", pytest.param("core", marks=[pytest.mark.slow, pytest.mark.timeout(600)])])
 def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, test_model: Path, suite: str) -> None:
     config = written(tmp_path, test_model, "right")

@@ -96,6 +96,7 @@ def test_the_same_is_promoted_and_a_worse_one_kept_out(echoing: Running, tmp_pat
     assert left == []
 
 
+@pytest.mark.slow
 def test_real_calls_read_in_a_wrong_format(calling: Running) -> None:
     tools = [{"type": "function", "function": TOOL}]
     for city in ("Paris", "Rome", "Oslo", "Lima", "Bern", "Kyiv", "Cairo", "Quito"):

@@ -12,10 +12,11 @@ import pytest
 
 from normalizers import registry
 from normalizers.write.grammar import guarded
+from tests.support.thorough import examples
 
 Json = dict[str, Any]
 
-TEXTS = int(os.environ.get("CTXGATE_GUARD_TEXTS", "12"))
+TEXTS = int(os.environ.get("CTXGATE_GUARD_TEXTS", examples(12)))
 """For each mark of each format."""
 
 TOOLS: list[Json] = [

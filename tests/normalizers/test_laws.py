@@ -27,6 +27,7 @@ from normalizers import (
 )
 from normalizers.write.render import render_calls
 from tests.normalizers.splits import run, tool
+from tests.support.thorough import examples
 
 FORMATS = [name for name in names() if not get(name).untouched]
 TYPES = {"text": "string", "count": "integer", "ratio": "number", "on": "boolean", "tags": "array", "options": "object"}
@@ -64,7 +65,7 @@ CUTS = st.lists(st.integers(0, 10_000), max_size=12)
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(calls=CALLS, cuts=CUTS)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_round_trip(name: str, calls: list[tuple[str, dict[str, Any]]], cuts: list[int]) -> None:
     text = render_calls(get(name), [ToolCall("", tool_name, json.dumps(args)) for tool_name, args in calls])
     message = fold(run(name, pieces_of(text, cuts), TOOLS))
@@ -105,7 +106,7 @@ def fragments(name: str) -> st.SearchStrategy[str]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data(), cuts=CUTS, reason=st.sampled_from(["stop", "length", None]))
-@settings(max_examples=120)
+@settings(max_examples=examples(120))
 def test_any_split_gives_the_same_events(name: str, data: st.DataObject, cuts: list[int], reason: str | None) -> None:
     text = data.draw(fragments(name))
     options = {
@@ -156,7 +157,7 @@ def check(events: list[Event]) -> list[ToolEnd]:
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(data=st.data(), allow=st.booleans(), parallel=st.booleans())
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_policies_hold_and_called_is_true_after_a_call(
     name: str, data: st.DataObject, allow: bool, parallel: bool
 ) -> None:
@@ -171,7 +172,7 @@ def test_policies_hold_and_called_is_true_after_a_call(
 
 @pytest.mark.parametrize("name", FORMATS)
 @given(text=st.text(alphabet=st.characters(exclude_characters="<[{(:\n`"), max_size=200), cuts=CUTS)
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 def test_plain_text_passes(name: str, text: str, cuts: list[int]) -> None:
     if any(mark in text for mark in get(name).begins):
         return

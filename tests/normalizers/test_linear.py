@@ -15,6 +15,7 @@ from normalizers.read.framing import MOST_REREAD
 from normalizers.write.render import render_calls
 from tests.normalizers.degenerate import CALL, END, TRIES, degenerate
 from tests.normalizers.splits import parse, tool
+from tests.support.thorough import examples
 
 TOOLS = [tool("search", ["query"], query="string", limit="integer"), tool("ping")]
 FORMATS = [name for name in names() if not get(name).untouched]
@@ -39,8 +40,8 @@ def test_degenerate_text_costs_in_proportion(name: str) -> None:
     def text(head: str, unit: str, size: int) -> str:
         return head + unit * (size // len(unit)) + END
 
-    slowest = sorted(degenerate(get(name)), key=lambda each: -cost(name, text(each[0], each[1], SIZE // 4)))
-    for head, unit in slowest[:6]:
+    found = sorted(degenerate(get(name)), key=lambda each: -cost(name, text(each[0], each[1], SIZE // 8)))
+    for head, unit in found[: examples(6)]:
         short, long = (text(head, unit, size) for size in (SIZE, 4 * SIZE))
         tries = [(cost(name, short), cost(name, long))]
         if tries[0][1] > TIMES_FOUR * tries[0][0]:
@@ -65,6 +66,7 @@ def test_a_call_that_grows_beyond_the_bound_becomes_text(name: str, size: int, m
     assert events[0] == events[1]
 
 
+@pytest.mark.some(4)
 @pytest.mark.parametrize("end", ["", END, f"\n\n```json\n{CALL}\n```"], ids=["alone", "words", "a call"])
 @pytest.mark.parametrize("unit", TRIES)
 @pytest.mark.parametrize("name", ["auto", "hermes"])

@@ -20,6 +20,7 @@ from normalizers import Event, FormatSpec, ToolCall, coalesce, fold, get, names,
 from normalizers.spec import NamedSyntax, TagSyntax
 from normalizers.values.coerce import SchemaIndex
 from normalizers.write.render import render_calls
+from tests.support.thorough import spread
 
 PARAMETERS = {"text": {"type": "string"}, "object": {"type": "object"}, "list": {"type": "array"}, "more": {}}
 TOOLS = SchemaIndex([{"name": "put", "parameters": {"type": "object", "properties": PARAMETERS}}])
@@ -44,7 +45,7 @@ AMBIGUOUS: list[tuple[tuple[str, ...], str, str]] = [
 """Formats, a value that looks like something else to them, and how."""
 NESTED = ("minimax_m3",)
 """Formats in which a tag within anything but a plain string is a part of the value."""
-MAX_MARKS = 16
+MAX_MARKS = 6
 AROUND = 2
 """Characters on either side of a mark within which the text is cut twice."""
 
@@ -121,7 +122,7 @@ def judge(spec: FormatSpec, text: str, arguments: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", FORMATS)
 def test_a_value_with_a_mark_reads_back(name: str) -> None:
     spec = get(name)
-    for mark in marks(spec):
+    for mark in spread(marks(spec), 2 * MAX_MARKS):
         for arguments in values(mark):
             judge(spec, written(spec, arguments), arguments)
 
@@ -130,11 +131,11 @@ def test_a_value_with_a_mark_reads_back(name: str) -> None:
 def test_every_cut_gives_the_same(name: str) -> None:
     """Every cut in two of one call with all places of a mark, and every cut in three near the mark.
 
-    Where a format has dozens of marks, spellings of the same few, the slow test below takes those left out here.
+    Where a format has dozens of marks, spellings of the same few, thorough runs take those left out here.
     """
     spec = get(name)
     found = marks(spec)
-    for mark in found[:: -(-len(found) // MAX_MARKS)]:
+    for mark in spread(found, MAX_MARKS):
         everywhere = {"text": f"{mark} y\nx {mark} z\n{mark}", "object": {f"k{mark}": f"x{mark}"}, "list": [f"{mark}y"]}
         text = written(spec, everywhere)
         whole = read(spec, [text])
@@ -191,7 +192,7 @@ def test_every_cut_of_every_value(name: str) -> None:
 def test_values_on_lines_of_their_own(name: str) -> None:
     """The layout of the models' own templates: ``<parameter=text>``, a line break, the value, a line break."""
     spec = get(name)
-    for mark in marks(spec):
+    for mark in spread(marks(spec), 2 * MAX_MARKS):
         for text in texts(mark):
             if not text.startswith("\n"):
                 judge(spec, on_lines(spec, text), {"text": text})

@@ -180,6 +180,7 @@ def pairs(forms: Iterable[str], but: set[tuple[str, str]]) -> list[tuple[str, st
     return [(name, form) for name in JSON_FORMATS for form in forms if (name, form) not in but]
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("name", "form"), pairs(READ, MARKED))
 def test_calls_alone_are_calls(name: str, form: str) -> None:
     text, calls, content = READ[form]

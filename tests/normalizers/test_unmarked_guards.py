@@ -352,6 +352,7 @@ def test_every_answer_of_the_grammar_is_the_same_whole_and_streamed(format: str)
         assert heard(format, list(cut), "length") == heard(format, [cut], "length"), cut
 
 
+@pytest.mark.some(3)
 @pytest.mark.parametrize("format", FORMATS)
 @pytest.mark.parametrize("text", [*CALLS, *SEVERAL])
 def test_a_guarded_call_leaves_from_its_name_on(format: str, text: str) -> None:

@@ -117,6 +117,7 @@ def test_smollm2(tmp_path: Path) -> None:
     assert again == words
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("save", ["on_stop", pytest.param("each_turn", marks=pytest.mark.slow)])
 def test_mlx(mlx_model: Path, tmp_path: Path, save: str) -> None:
     """A restart of the gateway; with `each_turn` a kill -9 of all."""

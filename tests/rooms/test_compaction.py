@@ -301,6 +301,7 @@ async def everything(rooms: House, room: str) -> Json:
     return history
 
 
+@pytest.mark.slow
 async def test_forty_turns_of_a_real_model(tmp_path: Path, test_model: Path) -> None:
     await real(tmp_path, test_model, 40)
 

@@ -45,6 +45,7 @@ async def scenario(folder: Path, store: str, turns: int, kills: int) -> None:
             gateway.kill()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_a_few_turns_and_a_kill(tmp_path: Path, kind: str) -> None:
     with database(kind) as store:
@@ -110,6 +111,7 @@ async def compacting(folder: Path, store: str, turns: int, kills: int) -> None:
     print(f"{gateway.kills} kills, {len(tasks)} turns, {len(compacted)} compactions")
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
 async def test_a_kill_while_a_room_compacts(tmp_path: Path, kind: str) -> None:
     with database(kind) as store:

@@ -157,6 +157,7 @@ def test_tries_all_ways_and_writes_the_best_one(tmp_path: Path, url: str) -> Non
     assert [path.name for path in tmp_path.glob(".tune*")] == []
 
 
+@pytest.mark.slow
 def test_what_is_best_already_stays(tmp_path: Path, url: str) -> None:
     file = written(tmp_path, url, "system")
     before = file.read_bytes()

@@ -153,6 +153,7 @@ def test_tunes_applies_and_explains(file: Path) -> None:
     assert "a step" in explained.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changes", "passes"), [({"threads": 2}, True), ({"tool_call_format": "hermes"}, False)], ids=["alike", "worse"]
 )
@@ -163,6 +164,7 @@ def test_a_setting_must_pass_smoke_no_worse(file: Path, changes: dict[str, Any],
     assert file.read_bytes() == before
 
 
+@pytest.mark.slow
 def test_asks_what_the_gateway_has_recorded(file: Path) -> None:
     with serving(file.parent, "--config", file) as process:
         assert process.stderr is not None

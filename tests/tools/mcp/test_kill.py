@@ -54,6 +54,7 @@ async def calling(tool: str, folder: Path) -> AsyncIterator[tuple[Gateway, httpx
             gateway.kill()
 
 
+@pytest.mark.some(2)
 @pytest.mark.parametrize(("tool", "times"), [("marks", 1), ("looks", 2)])
 async def test_a_call_that_a_crash_cut_off(tool: str, times: int, tmp_path: Path) -> None:
     async with calling(tool, tmp_path) as (gateway, http, seen, called):
