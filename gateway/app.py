@@ -35,6 +35,9 @@ from normalizers import FormatSpec, registry
 if TYPE_CHECKING:
     from gateway.server.tls import Certificate
 
+IDLE_SECONDS = 75
+"""How long a connection may be unused. Longer than clients keep theirs (httpx and OpenAI's library 5 s, aiohttp 15): a
+request that is sent while the gateway closes would be lost. Idle connections give way to new ones anyway."""
 GRACE_SECONDS = 10
 END_SECONDS = 30
 """Time from the first signal to the end of the process, even if something hangs."""
@@ -133,6 +136,7 @@ def serve(config: Config, load: Load, sockets: list[socket.socket], certificate:
         access_log=False,
         server_header=False,
         proxy_headers=False,
+        timeout_keep_alive=IDLE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         ssl_context_factory=(lambda config, default: certificate.context) if certificate is not None else None,
     )

@@ -10,8 +10,11 @@ from functools import cache
 from itertools import product
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
+from gateway.app import IDLE_SECONDS
 from gateway.errors import CATEGORIES, Category, GatewayError
 from gateway.server.fast_protocol import MAX_HEAD
 from tests.gateway.accumulator import from_stream, from_whole
@@ -125,6 +128,13 @@ async def test_a_connection_is_closed_that_nobody_uses(http: str) -> None:
         assert (await client.ask(chat(stream=True))).events[-1] == b"[DONE]"
         assert (await client.ask(chat())).status == 200
         assert await client.closed()
+
+
+def test_clients_close_unused_connections_first() -> None:
+    """Else a request may cross with the close, and is lost."""
+    for limits in (httpx.Limits(), openai.DEFAULT_CONNECTION_LIMITS):
+        assert limits.keepalive_expiry is not None
+        assert 2 * limits.keepalive_expiry < IDLE_SECONDS
 
 
 # Errors

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import uvicorn
 
+from gateway.app import IDLE_SECONDS
 from tests.patience import PATIENCE
 
 Scope = MutableMapping[str, Any]
@@ -56,7 +57,9 @@ class Server(uvicorn.Server):
 
 
 @contextmanager
-def serve(app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto", idle: int = 5) -> Iterator[str]:
+def serve(
+    app: App, *, lifespan: Literal["on", "off"] = "off", http: str = "auto", idle: int = IDLE_SECONDS
+) -> Iterator[str]:
     """Yields the base URL; the server has ended when the block is left. idle: seconds an unused connection lasts."""
     with socket.create_server(("127.0.0.1", 0), backlog=2048) as listener:
         config = uvicorn.Config(
