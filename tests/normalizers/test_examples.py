@@ -111,15 +111,8 @@ def test_the_words() -> None:
         ("assistant", "Please tell me city name."),
         ("user", 'Use get_weather with city_name = "abc".'),
         ("assistant", ""),
-        ("tool", '{"result": 41}'),
-        ("assistant", "The result is 41."),
+        ("tool", '{"ok": true}'),
+        ("assistant", "Done."),
         ("user", "Hello, who are you?"),
         ("assistant", "Hello! How can I help you?"),
     ]
-    other = {"type": "function", "function": {"name": "now", "parameters": {}}}
-    ends = {kind: example_turns([tool, other], [kind])[-1]["content"] for kind in ("call", "calls", "chain")}
-    assert ends == {
-        "call": "The result is 41.",
-        "calls": "The results are 41 and 42.",
-        "chain": "The result is 42.",
-    }
