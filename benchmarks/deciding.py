@@ -2,9 +2,9 @@
 
 One gateway, two embedded engines with the same weights. Each question goes to both, one right after the other and in
 alternating order: to a model without either setting, and to one with `tool_examples` and `call_threshold`. All
-questions have the same tools. Told are the milliseconds to the first word or call of a stream, and the prompt's tokens
-that the engine read, by its own count. What is read beyond what the same question needs without the settings is prompt
-that did not stay warm.
+questions have the same tools. Told are the milliseconds to the first byte of a stream and to its first word or call,
+which may be held back until it is known to be one; and the prompt's tokens that the engine read, by its own count.
+What is read beyond what the same question needs without the settings is prompt that did not stay warm.
 """
 
 from __future__ import annotations
@@ -60,8 +60,10 @@ TOOLS = [
 
 @dataclass
 class Figures:
-    """Of each answer, in order. read: tokens of the prompt that the engine read; prompt: all of them."""
+    """Of each answer, in order. begins_ms, first_ms: to its first byte, and to its first word or call. read: tokens of
+    the prompt that the engine read; prompt: all of them."""
 
+    begins_ms: list[float] = field(default_factory=list)
     first_ms: list[float] = field(default_factory=list)
     read: list[int] = field(default_factory=list)
     prompt: list[int] = field(default_factory=list)
@@ -84,13 +86,14 @@ class Place:
         }
         before = self._read(model)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN)
-        began, first = time.perf_counter(), 0.0
+        began, begins, first = time.perf_counter(), 0.0, 0.0
         try:
             connection.request("POST", "/v1/chat/completions", json.dumps(body))
             response = connection.getresponse()
             for line in response:
                 if not line.startswith(b"data: {"):
                     continue
+                begins = begins or time.perf_counter() - began
                 chunk = json.loads(line[6:])
                 if "error" in chunk:
                     raise SystemExit(f"{model}: {chunk}")
@@ -100,6 +103,7 @@ class Place:
                     figures.prompt.append(usage["prompt_tokens"])
         finally:
             connection.close()
+        figures.begins_ms.append(begins * 1000)
         figures.first_ms.append(first * 1000)
         figures.read.append(self._read(model) - before)
 
@@ -159,14 +163,15 @@ def kept(found: dict[str, Figures]) -> float:
 
 
 def table(found: dict[str, Figures]) -> str:
-    lines = [f"{'':<10}{'first, ms':>11}{'cold':>8}{'prompt':>8}{'read':>6}"]
+    lines = [f"{'':<10}{'begins, ms':>11}{'first, ms':>11}{'cold, s':>9}{'prompt':>8}{'read':>6}"]
     for name, each in found.items():
-        figures = f"{median(each.first_ms[1:]):>11.0f}{each.first_ms[0]:>8.0f}"
+        figures = (
+            f"{median(each.begins_ms[1:]):>11.0f}{median(each.first_ms[1:]):>11.0f}{each.first_ms[0] / 1000:>9.1f}"
+        )
         lines.append(f"{name:<10}{figures}{median(each.prompt[1:]):>8.0f}{median(each.read[1:]):>6.0f}")
-    more = median([b - a for a, b in zip(found[PLAIN].first_ms[1:], found[DECIDED].first_ms[1:], strict=True)])
-    lines.append(
-        f"{len(found[PLAIN].read) - 1} questions; {more:+.0f} ms each; {kept(found):.2%} of the prompts stayed warm"
-    )
+    more = median([b - a for a, b in zip(found[PLAIN].begins_ms[1:], found[DECIDED].begins_ms[1:], strict=True)])
+    asked = len(found[PLAIN].read) - 1
+    lines.append(f"{asked} questions; {more:+.0f} ms to the first byte; {kept(found):.2%} of the prompts stayed warm")
     return "\n".join(lines)
 
 
