@@ -27,8 +27,8 @@ HEAVY = 8192
 class Contents(Struct, eq=False):
     """chunks: the number of streamed payloads so far; with most engines each is a token. usage: the engine's counts as
     OpenAI's `usage` object; empty until they arrive. only: the choice, as long as it is the only one. id,
-    finish_reason: the answer's, once it has ended. heavy: so much text was held back that
-    what ends it may take long to read."""
+    finish_reason: the answer's, once it has ended. heavy: so much text was held back that what ends it
+    may take long to read."""
 
     reading: Reading
     choices: dict[int, Choice] = {}

@@ -31,8 +31,7 @@ class _Call:
     """A call so far.
 
     fields: its first fragment. index, id: those sent to the client; index is None while the client has nothing of it.
-    parts, size: its arguments so far, and their characters.
-    code: what is wrong with it; "" if nothing is.
+    parts, size: its arguments so far, and their characters. code: what is wrong with it; "" if nothing is.
     """
 
     __slots__ = (

@@ -261,7 +261,7 @@ def _own_gateway(config: Config) -> Iterator[Config]:
     """Runs a gateway in this process, on a free port of loopback. Yields the configuration with that address."""
     import uvicorn
 
-    from gateway.app import build
+    from gateway.app import IDLE_SECONDS, build
 
     ready = threading.Event()
 
@@ -273,7 +273,10 @@ def _own_gateway(config: Config) -> Iterator[Config]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         here = replace(config.server, uds=None, tls=None, host="127.0.0.1", port=_port(listening))
         config = replace(config, server=here)
-        server = Server(uvicorn.Config(build(config), log_level="error", ws="none", loop="asyncio"))
+        app = build(config)
+        server = Server(
+            uvicorn.Config(app, log_level="error", ws="none", loop="asyncio", timeout_keep_alive=IDLE_SECONDS)
+        )
 
         def serve() -> None:
             try:

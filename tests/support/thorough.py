@@ -1,4 +1,4 @@
-"""How much of what could go on for ever runs: little in each run of the suite, much with `scripts/test --slow`."""
+"""How many examples and cases run: some in each run of the suite, all with `scripts/test --slow`."""
 
 from __future__ import annotations
 
