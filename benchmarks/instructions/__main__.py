@@ -44,9 +44,8 @@ PAIRS = 3
 LIMITS_SHARE = 0.06
 """What limits may add to a request of a key without them. At first they added 0.28, later 0.037 in one object that
 nobody could read. It is the difference of two counts, which by chance differs by 0.014 of a request."""
-TOGETHER_SHARE = 0.04
-"""What limits, a tier and the sums of the usage may add to what a request took before there were any (BEFORE). Counts
-of the same code gave 0.022 to 0.030."""
+TOGETHER_SHARE = 0.03
+"""What limits, a tier and the sums of the usage may add to what a request took before there were any (BEFORE)."""
 BEFORE = "keyed, before limits, tiers and usage"
 """Where the record has what "keyed" took in the commit before they came. It grows with the record of "request", since
 what later features add to every request isn't theirs."""
