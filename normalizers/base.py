@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from normalizers.events import (
@@ -33,6 +34,18 @@ def new_call_id() -> str:
     return "call_" + secrets.token_hex(12)
 
 
+@dataclass(slots=True)
+class Told:
+    """What is known of an answer's calls. called: one is complete: the answer's finish_reason is ``tool_calls``, unless
+    it was cut. mended: the strongest repair so far, of a literal's spelling or of a value that its schema refused.
+    unmarked: one had no marks.
+    """
+
+    called: bool = False
+    mended: Mended = "none"
+    unmarked: bool = False
+
+
 class Normalizer:
     """Model text in, events out, for one answer. Neither method ever raises.
 
@@ -42,15 +55,22 @@ class Normalizer:
     `feed` returns untouched text as one `TextDelta`, so that a caller can forward the original bytes.
     """
 
-    __slots__ = ("called", "mended", "unmarked")
+    __slots__ = ("told",)
 
-    def __init__(self) -> None:
-        self.called = False
-        """A call is complete: the answer's finish_reason is ``tool_calls``, unless it was cut."""
-        self.mended: Mended = "none"
-        """The strongest repair so far: of a literal's spelling, or of a value that its schema refused."""
-        self.unmarked = False
-        """A call of this answer had no marks."""
+    def __init__(self, told: Told | None = None) -> None:
+        self.told = told or Told()
+
+    @property
+    def called(self) -> bool:
+        return self.told.called
+
+    @property
+    def mended(self) -> Mended:
+        return self.told.mended
+
+    @property
+    def unmarked(self) -> bool:
+        return self.told.unmarked
 
     @property
     def held(self) -> tuple[str, int] | None:
@@ -92,7 +112,6 @@ class CallWriter:
         "_forbidden",
         "_ids",
         "_index",
-        "_owner",
         "_parallel",
         "_schemas",
         "_spec",
@@ -100,11 +119,12 @@ class CallWriter:
         "dropped",
         "guarded",
         "out",
+        "told",
     )
 
     def __init__(
         self,
-        owner: Normalizer,
+        told: Told,
         spec: FormatSpec,
         schemas: SchemaIndex,
         ids: Callable[[], str],
@@ -115,7 +135,7 @@ class CallWriter:
     ) -> None:
         self.out: list[Event] = []
         self.guarded = guarded
-        self._owner = owner
+        self.told = told
         self._spec = spec
         self._schemas = schemas
         self._ids = ids
@@ -136,7 +156,7 @@ class CallWriter:
     @property
     def drops(self) -> bool:
         """Whether text that comes now is dropped."""
-        return self._owner.called and self._spec.after == "drop"
+        return self.told.called and self._spec.after == "drop"
 
     def reasoning(self, text: str) -> None:
         if text:
@@ -146,9 +166,8 @@ class CallWriter:
         self.out.append(Warn(code, text))
 
     def repaired(self, level: Mended) -> None:
-        owner = self._owner
-        if _MENDED.index(level) > _MENDED.index(owner.mended):
-            owner.mended = level
+        if _MENDED.index(level) > _MENDED.index(self.told.mended):
+            self.told.mended = level
 
     def refuses(self, name: str) -> bool:
         """Whether a call of that tool is text: the request doesn't declare it."""
@@ -190,7 +209,7 @@ class CallWriter:
         if self._forbidden:
             self.warn(self._forbidden, raw)
         else:
-            self._owner.called = True
+            self.told.called = True
             self.out.append(ToolEnd(self._index))
 
     def cut(self) -> None:

@@ -172,9 +172,7 @@ class Choice:
     def close(self) -> None:
         """It has ended; text that comes all the same passes unchanged."""
         self.finished = True
-        read, self.normalizer = self.normalizer, Normalizer()
-        self.normalizer.mended, self.normalizer.unmarked = read.mended, read.unmarked
-        self.normalizer.called = read.called
+        self.normalizer = Normalizer(self.normalizer.told)
 
 
 def _blanks_after(text: str) -> str:

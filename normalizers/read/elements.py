@@ -81,7 +81,7 @@ class ElementCalls(Region):
         self._arguments.begin(call["name"])
         self._root = self._schemas.schema(call["name"])
         self._open = []
-        self._state = self._between_arguments
+        self._state = type(self)._between_arguments
         return call.end()
 
     def _between_arguments(self, text: str, pos: int, final: bool) -> int:
@@ -100,7 +100,7 @@ class ElementCalls(Region):
             raise Malformed("syntax")
         self._raw = self._schemas.types(self._arguments.name, tag[2]) == _STRING
         self._enter(tag[2])
-        self._state = self._read_value
+        self._state = type(self)._read_value
         return tag.end()
 
     def _tag(self, text: str, pos: int, final: bool) -> re.Match[str] | None:
@@ -119,7 +119,7 @@ class ElementCalls(Region):
     def _complete(self, text: str, end: int) -> None:
         self._end_call(text, end)
         self._seen = True
-        self._state = self._begin
+        self._state = type(self)._begin
 
     # -- values --------------------------------------------------------------------------------
 
@@ -209,7 +209,7 @@ class ElementCalls(Region):
         self._arguments.argument(element.name)
         self._arguments.value(value)
         self._arguments.end_argument()
-        self._state = self._between_arguments
+        self._state = type(self)._between_arguments
 
     def _container(self, element: _Element, types: frozenset[str] | None) -> str:
         """The JSON of an element that holds others."""
@@ -235,12 +235,12 @@ class ElementCalls(Region):
 
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """The model stopped after an argument, or within one: only closing tags are missing."""
-        if self._state == self._read_value and len(self._open) == 1:
+        if self._state is type(self)._read_value and len(self._open) == 1:
             try:
                 self._leave_unclosed()
             except Malformed:
                 return False
-        if self._state != self._between_arguments:
+        if self._state is not type(self)._between_arguments:
             return False
         self._complete(text, pos)
         return True
@@ -254,7 +254,7 @@ class ElementCalls(Region):
             at += len(literal)
         self._refuse(text, at)
         self._seen = True
-        self._state = self._begin
+        self._state = type(self)._begin
         return at
 
 

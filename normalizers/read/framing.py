@@ -95,7 +95,8 @@ class Dialect(Protocol):
         ...
 
 
-Step = Callable[[str, int, str | None], int]
+Step = Callable[["Framing", str, int, str | None], int]
+"""A method of the class: one of the object would keep it alive until Python's collector comes by."""
 
 
 class Framing(Normalizer):
@@ -163,7 +164,9 @@ class Framing(Normalizer):
         self._schemas = tools if isinstance(tools, SchemaIndex) else SchemaIndex(tools)
         names = self._schemas.names
         self._names = names if spec.bare and spec.unmarked != "alone" else frozenset[str]()
-        self._writer = CallWriter(self, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded)
+        self._writer = CallWriter(
+            self.told, spec, self._schemas, ids, allow=allow_calls, parallel=parallel, guarded=guarded
+        )
         self._guarded, self._unmarked_guarded = guarded, unmarked_guarded
         table = _scanner(spec, bool(names) or spec.unknown_tools == "forward", bool(self._names))
         self._literals, self._marks, self._longest, self._scan, self._trigger, self._heads, self._strays = table
@@ -198,9 +201,9 @@ class Framing(Normalizer):
         self._thinks = tuple(opening for opening, _ in spec.think)
         self._plain = False
         self._switched = False
-        self._read: Step = self._read_first if spec.first else self._read_text
+        self._read: Step = Framing._read_first if spec.first else Framing._read_text
         if reasoning_open and spec.think:
-            self._read = self._read_reasoning
+            self._read = Framing._read_reasoning
 
     @property
     def held(self) -> tuple[str, int] | None:
@@ -267,7 +270,7 @@ class Framing(Normalizer):
     def _run_on(self, out: list[Event], text: str, pos: int, reason: str | None) -> list[Event]:
         while self._switched:
             self._switched = False
-            pos = self._read(text, pos, reason)
+            pos = self._read(self, text, pos, reason)
             if self._replay:
                 back = pos - len(self._replay)
                 if back >= 0 and text.startswith(self._replay, back):
@@ -279,7 +282,7 @@ class Framing(Normalizer):
         if self._dialect is None:
             self._plain = (
                 not (self._held or self._gap or self._at_line_start)
-                and self._read == self._read_text
+                and self._read is Framing._read_text
                 and not self._writer.drops
             )
         return out
@@ -298,7 +301,7 @@ class Framing(Normalizer):
             if self._may_begin(text[pos:]):
                 return pos
             match = None
-        self._switch(self._read_text)
+        self._switch(Framing._read_text)
         if match is None:
             return pos
         if "name" not in match.re.groupindex:
@@ -488,11 +491,11 @@ class Framing(Normalizer):
         if around_content:
             self._gap = "reasoning"
             self._refused = False
-            self._switch(self._read_text)
+            self._switch(Framing._read_text)
             return end
         self._last = _DROPPED
         self._writer.warn("stray_marker", literal)
-        self._switch(self._read_text)  # looks again at the white space after it
+        self._switch(Framing._read_text)  # looks again at the white space after it
         return end
 
     def _has_head(self, text: str, pos: int) -> bool:
@@ -525,7 +528,7 @@ class Framing(Normalizer):
         self._think_close = tuple(closing for opening, closing in spec.think if opening == literal)[:1]
         self._gap = "reasoning"
         self._last = ""
-        self._switch(self._read_reasoning)
+        self._switch(Framing._read_reasoning)
         return pos
 
     def _may_grow(self, text: str, at: int) -> bool:
@@ -586,7 +589,7 @@ class Framing(Normalizer):
             python=python,
             writer=self._writer if self._unmarked_guarded and not follows_text else None,
         )
-        self._switch(self._read_attempt)
+        self._switch(Framing._read_attempt)
         return pos
 
     @property
@@ -604,7 +607,7 @@ class Framing(Normalizer):
         attempt = self._attempt
         assert attempt is not None
         end = attempt.step(text, pos, reason)
-        self.unmarked |= self._passes_on
+        self.told.unmarked |= self._passes_on
         if not attempt.verdict:
             return end
         self._attempt = None
@@ -613,17 +616,17 @@ class Framing(Normalizer):
         if attempt.verdict == "calls":
             self._writer.guarded = False
             attempt.trial.commit(self._writer, attempt.calls)
-            self.unmarked |= not in_reasoning
+            self.told.unmarked |= not in_reasoning
             self._gap = "call"
             self._last = ""
-            self._switch(self._read_text)
+            self._switch(Framing._read_text)
         else:
             self._refused = True
             tried_to = self._fed - len(text) + end
             if tried_to - len(self._replay) < self._tried_to:
                 self._reread += len(self._replay)
             self._tried_to = max(tried_to, self._tried_to)
-            self._switch(self._read_reasoning if in_reasoning else self._read_text)
+            self._switch(Framing._read_reasoning if in_reasoning else Framing._read_text)
         return end
 
     # -- reasoning -----------------------------------------------------------------------------
@@ -648,7 +651,7 @@ class Framing(Normalizer):
             self._last = ""  # a back-tick that ends the reasoning quotes nothing behind it
             self._refused = False
             self._gap = "reasoning"
-            self._switch(self._read_first if self._spec.first else self._read_text)
+            self._switch(Framing._read_first if self._spec.first else Framing._read_text)
             return at + len(close)
         if reason is None:
             marks = (*self._think_close, *self._call_openers)
@@ -671,7 +674,7 @@ class Framing(Normalizer):
             found = at if at >= 0 and (found < 0 or at < found) else found
         if found >= 0:
             self._attempt = ReasoningCalls(self._spec, self._schemas, self._dialect_of, closing=self._think_close)
-            self._switch(self._read_attempt)
+            self._switch(Framing._read_attempt)
         return found
 
     # -- calls ---------------------------------------------------------------------------------
@@ -681,7 +684,7 @@ class Framing(Normalizer):
         self._writer.guarded = self._guarded and not bare
         dialect = self._dialect_of(self._spec)
         self._dialect = dialect(self._spec, self._writer, self._schemas, bare=bare, opener=self._space)
-        self._switch(self._read_calls)
+        self._switch(Framing._read_calls)
         return pos
 
     def _read_calls(self, text: str, pos: int, reason: str | None) -> int:
@@ -697,7 +700,7 @@ class Framing(Normalizer):
             self._switched = True
         elif dialect.done:
             self._dialect = None
-            self._switch(self._read_text)
+            self._switch(Framing._read_text)
             self._gap = "" if dialect.quoted else "call"
             self._at_line_start = self._lines
             self._open_in_text = dialect.quoted and not dialect.announced

@@ -86,7 +86,7 @@ class JsonCalls(Region):
             return self._end_region(text, pos, end)
         char = text[pos]
         if char == "{":
-            self._state = self._read_key
+            self._state = type(self)._read_key
             return pos + 1
         if not self._seen and (end := self._opener(text, pos, final)):
             return end
@@ -144,11 +144,11 @@ class JsonCalls(Region):
         if char == "{" and (name := self._name_of_arguments()) is not None:
             self._name = name
             self._begin_arguments(name)
-            self._state = self._read_arguments
+            self._state = type(self)._read_arguments
             return pos
         self._raw = []
         self._raw_depth = 0
-        self._state = self._read_value
+        self._state = type(self)._read_value
         return pos
 
     def _name_of_arguments(self) -> str | None:
@@ -175,7 +175,7 @@ class JsonCalls(Region):
         if reader.done:
             if reader.repaired:
                 self._calls.repaired("lexical")
-            self._state = self._read_key
+            self._state = type(self)._read_key
         else:
             self._wait = True
         return pos
@@ -213,7 +213,7 @@ class JsonCalls(Region):
                     except Malformed as exc:
                         exc.pos = found.start()
                         raise
-                    self._state = self._read_key
+                    self._state = type(self)._read_key
                     return found.start()
                 self._raw_depth -= piece in "}]"
 
@@ -256,7 +256,7 @@ class JsonCalls(Region):
             self._write_late(late)
         self._end_call(text, end)
         self._reset()
-        self._state = self._begin
+        self._state = type(self)._begin
         self._seen = True
 
     def _write_late(self, raw: str | None) -> None:
@@ -278,7 +278,7 @@ class JsonCalls(Region):
     # -- failures ------------------------------------------------------------------------------
 
     def _unfinished(self) -> bool:
-        return self._state not in (self._begin, self._skip)
+        return self._state not in (type(self)._begin, type(self)._skip)
 
     def _is_undeclared(self) -> bool:
         return self._name is not None and self._calls.refuses(self._name)
@@ -286,7 +286,7 @@ class JsonCalls(Region):
     def _prepare_skip(self) -> None:
         reader = self._reader
         self._raw_depth = 0
-        if self._state != self._begin:
+        if self._state is not type(self)._begin:
             self._raw_depth = 1 + self._nested + (reader.depth if reader else 0)
         self._in_string = reader.in_string if reader else ""
 
@@ -318,7 +318,7 @@ class JsonCalls(Region):
         super()._refuse(text, pos)
         self._reset()
         self._in_string = ""
-        self._state = self._begin
+        self._state = type(self)._begin
 
 
 def _may_be_call_key(text: str) -> bool:

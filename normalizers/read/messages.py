@@ -63,7 +63,7 @@ class Messages(Region):
         end = at + len(literal)
         if literal not in syntax.bodies:
             self._calls.warn("empty_message", self._take_span(text, end))
-            self._state = self._between
+            self._state = type(self)._between
             return end
         self._open_message(header, literal)
         return end
@@ -83,7 +83,7 @@ class Messages(Region):
         name = recipients[-1] if recipients else ""
         words = {name} if name not in ("", "assistant") else {body, *channels[-1:]}
         syntax = self._syntax
-        self._state = self._read_message
+        self._state = type(self)._read_message
         self.quoted = False
         if not words.isdisjoint(syntax.reasoning):
             self._kind = "reasoning"
@@ -96,7 +96,7 @@ class Messages(Region):
         else:
             self._arguments.begin(name.removeprefix(syntax.tools))
             self._reader = ObjectReader(self._arguments)
-            self._state = self._read_arguments
+            self._state = type(self)._read_arguments
 
     def _read_call(self) -> None:
         """Let the dialect of the message's body read it."""
@@ -111,7 +111,7 @@ class Messages(Region):
             self._wait = True
         elif tail.startswith(self._heads):
             self._take_span(text, at)
-            self._state = self._begin
+            self._state = type(self)._begin
             return at
         elif final or not any(head.startswith(tail) for head in self._heads):
             self.done = True
@@ -120,7 +120,7 @@ class Messages(Region):
         return pos
 
     def _overflow(self) -> bool:
-        if self._state == self._read_message and self._kind != "foreign":
+        if self._state is type(self)._read_message and self._kind != "foreign":
             self._take_span("", 0)  # it is content or reasoning already
             return True
         return super()._overflow()
@@ -143,7 +143,7 @@ class Messages(Region):
         raw = self._take_span(text, end)
         if self._kind == "foreign":
             self._calls.warn("unknown_recipient", raw)
-        self._state = self._between
+        self._state = type(self)._between
         return end
 
     def _read_arguments(self, text: str, pos: int, final: bool) -> int:
@@ -164,9 +164,9 @@ class Messages(Region):
         return pos
 
     def _finish(self, text: str, pos: int, reason: str) -> None:
-        if self._kind == "foreign" and self._state == self._read_message:
+        if self._kind == "foreign" and self._state is type(self)._read_message:
             self._calls.warn("unknown_recipient", self._take_span(text, pos))
-        elif self._kind and self._state == self._read_message:
+        elif self._kind and self._state is type(self)._read_message:
             self._drop_lead()  # the body is content or reasoning already
         super()._finish(text, pos, reason)
 

@@ -102,7 +102,7 @@ class NamedCalls(Region):
             raise Malformed("unknown_tool")
         self._pass_span(text, pos)
         self._arguments.begin(name, groups.get("id"))
-        self._state = self._read_arguments
+        self._state = type(self)._read_arguments
         return head.end()
 
     def _at_drop(self, text: str, pos: int, final: bool) -> bool:
@@ -153,7 +153,7 @@ class NamedCalls(Region):
         self._reader = None
         self._seen = True
         self._armed = False
-        self._state = self._begin
+        self._state = type(self)._begin
 
     # -- failures ------------------------------------------------------------------------------
 
@@ -167,5 +167,5 @@ class NamedCalls(Region):
             return at
         self._refuse(text, at)
         self._seen = True
-        self._state = self._begin
+        self._state = type(self)._begin
         return at

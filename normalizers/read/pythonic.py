@@ -123,7 +123,7 @@ class Pythonic(Region):
         if _JSON_BODY.match(text, pos):
             self._hand_over(JsonCalls(self._spec, self._calls, self._schemas, bare=self._bare))
         else:
-            self._state = self._read_token
+            self._state = type(self)._read_token
         return pos
 
     # -- tokens --------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ class Pythonic(Region):
         self._search = (_SPECIAL_F if self._formatted else _SPECIAL)[quote[0]]
         self._dirty = False
         self._last = ""
-        self._state = self._read_string
+        self._state = type(self)._read_string
         return pos + len(quote)
 
     def _quoted_key(self, text: str, pos: int, final: bool) -> int:
@@ -370,7 +370,7 @@ class Pythonic(Region):
 
     def _end_string(self, end: int) -> int:
         self._quote = ""
-        self._state = self._read_token
+        self._state = type(self)._read_token
         return end
 
     def _read_escape(self, text: str, at: int, final: bool) -> int:
@@ -563,4 +563,4 @@ class Pythonic(Region):
         self._stack = _tables().begin()
         for kind in ("LSQB", "NAME", "LPAR", "RPAR")[0 if self._listed else 1 :]:
             self._stack = self._follow(kind)
-        self._state = self._read_token
+        self._state = type(self)._read_token

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from functools import cache
+from typing import Any
 
 from normalizers.base import CallWriter
 from normalizers.events import Event, ToolArgs
@@ -98,7 +99,8 @@ class Region:
         self._code = ""
         self._skipped = False
         self._wait = False
-        self._state: Callable[[str, int, bool], int] = self._begin
+        self._state: Callable[[Any, str, int, bool], int] = type(self)._begin
+        """A method of the class: one of this object would keep it alive until Python's collector comes by."""
 
     def held(self) -> tuple[str, int] | None:
         if not self._arguments.begun:
@@ -149,7 +151,7 @@ class Region:
         size = len(text)
         while True:
             try:
-                pos = self._state(text, pos, final)
+                pos = self._state(self, text, pos, final)
             except Wait:
                 break
             except Malformed as exc:
@@ -294,7 +296,7 @@ class Region:
         return end
 
     def _finish(self, text: str, pos: int, reason: str) -> None:
-        if self._state == self._skip:
+        if self._state is type(self)._skip:
             self._refuse(text, pos)
         elif self._unfinished():
             if reason == "length":
@@ -332,7 +334,7 @@ class Region:
             self.announced = True
         self._prepare_skip()
         self._arguments.abandon()
-        self._state = self._skip
+        self._state = type(self)._skip
         if self._bare or prose:
             if pos == self._mark and not any(self._span):
                 # This looked like the beginning of a call but is text. Don't look at it again.
@@ -350,7 +352,7 @@ class Region:
         arguments = self._arguments
         if arguments.begun:
             return arguments.name not in self._schemas and not arguments.count and arguments.depth == 1
-        return self._state == self._begin
+        return self._state is type(self)._begin
 
     def _refuse(self, text: str, pos: int) -> None:
         """Turn the call's source into content."""

@@ -133,9 +133,9 @@ class TagCalls(Region):
         self._wrapped = self._wraps = self._stopped = False
 
     def _string_stop(self) -> Search | None:
-        if self._state == self._read_value:
+        if self._state is type(self)._read_value:
             return None if self._line_start or self._fresh else _not_plain(self._end_head)
-        if self._state == self._read_cdata:
+        if self._state is type(self)._read_cdata:
             return _not_plain(_CDATA_END[0])
         return self._reader.stop if self._reader else None
 
@@ -170,7 +170,7 @@ class TagCalls(Region):
         self._pass_span(text, pos)
         self._arguments.begin(call["name"])
         self._given.clear()
-        self._state = self._between_parameters
+        self._state = type(self)._between_parameters
         return call.end()
 
     def _json_in_call(self, text: str, pos: int, final: bool) -> int:
@@ -204,7 +204,7 @@ class TagCalls(Region):
             return pos
         if text[pos] == "{" and not self._arguments.count:
             self._reader = ObjectReader(self._arguments, closes=False)
-            self._state = self._read_object
+            self._state = type(self)._read_object
             return pos
         raise Malformed("syntax")
 
@@ -213,7 +213,7 @@ class TagCalls(Region):
         assert self._reader is not None
         pos = self._reader.step(text, pos, final)
         if self._reader.done:
-            self._state = self._between_parameters
+            self._state = type(self)._between_parameters
         else:
             self._wait = True
         return pos
@@ -221,7 +221,7 @@ class TagCalls(Region):
     def _complete(self, text: str, end: int) -> None:
         self._end_call(text, end)
         self._seen = True
-        self._state = self._begin
+        self._state = type(self)._begin
 
     def _key_in(self, parameter: re.Match[str]) -> str:
         key = parameter["key"].strip()
@@ -246,7 +246,7 @@ class TagCalls(Region):
         self._newline = self._line_start = self._wrapped = self._stopped = False
         self._text = []
         self._given.add(key)
-        self._state = self._open_value if self._cdata else self._read_value
+        self._state = type(self)._open_value if self._cdata else type(self)._read_value
 
     def _open_value(self, text: str, pos: int, final: bool) -> int:
         """Look whether the value stands in CDATA."""
@@ -255,11 +255,11 @@ class TagCalls(Region):
             if self._streams:
                 self._arguments.argument(self._key)
                 self._arguments.begin_string()
-            self._state = self._read_cdata
+            self._state = type(self)._read_cdata
             return at + len(_CDATA)
         if not final and at - pos <= MAX_BLANKS and _CDATA.startswith(text[at:]):
             raise Wait
-        self._state = self._read_value
+        self._state = type(self)._read_value
         return pos
 
     def _read_cdata(self, text: str, pos: int, final: bool) -> int:
@@ -300,7 +300,7 @@ class TagCalls(Region):
             self._arguments.end_argument()
         else:
             self._typed_value("".join(self._text))
-        self._state = self._between_parameters
+        self._state = type(self)._between_parameters
 
     def _read_value(self, text: str, pos: int, final: bool) -> int:
         size = len(text)
@@ -438,9 +438,9 @@ class TagCalls(Region):
 
     def _close_at_stop(self, text: str, pos: int) -> bool:
         """The model stopped after a value, or within one: only closing tags are missing."""
-        if self._state == self._read_value:
+        if self._state is type(self)._read_value:
             self._end_value(layout=self._wrapped or self._stopped)
-        elif self._state != self._between_parameters:
+        elif self._state is not type(self)._between_parameters:
             return False
         self._complete(text, pos)
         return True
@@ -454,5 +454,5 @@ class TagCalls(Region):
             at += len(literal)
         self._refuse(text, at)
         self._seen = True
-        self._state = self._begin
+        self._state = type(self)._begin
         return at

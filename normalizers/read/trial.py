@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from normalizers.base import CallWriter, Mended, Normalizer
+from normalizers.base import CallWriter, Told
 from normalizers.read.region import Region
 from normalizers.read.scan import Wait
 from normalizers.spec import FormatSpec
@@ -34,14 +34,13 @@ class Trial(CallWriter):
     Once `pass_on` says that the calls count, they go to the answer's writer as they come.
     """
 
-    __slots__ = ("_arguments", "_name", "_native_id", "_writer", "calls", "failed", "level", "undeclared", "was_cut")
+    __slots__ = ("_arguments", "_name", "_native_id", "_writer", "calls", "failed", "undeclared", "was_cut")
 
     def __init__(self, spec: FormatSpec, schemas: SchemaIndex) -> None:
-        super().__init__(Normalizer(), spec, schemas, str, allow=True, parallel=True, guarded=False)
+        super().__init__(Told(), spec, schemas, str, allow=True, parallel=True, guarded=False)
         self.calls: list[HeldCall] = []
         self.failed = self.undeclared = self.was_cut = False
         self._writer: CallWriter | None = None
-        self.level: Mended = "none"
         self._name = ""
         self._native_id: str | None = None
         self._arguments = ""
@@ -66,10 +65,6 @@ class Trial(CallWriter):
         self.undeclared |= code == "unknown_tool"
         if self._writer is not None and self.was_cut:
             self._writer.warn(code, text)
-
-    def repaired(self, level: Mended) -> None:
-        super().repaired(level)
-        self.level = self._owner.mended
 
     def refuses(self, name: str) -> bool:
         return name not in self._schemas
@@ -115,7 +110,7 @@ class Trial(CallWriter):
             writer.start(call.name, call.native_id)
             writer.args(call.arguments)
             writer.end(call.raw)
-        writer.repaired(self.level)
+        writer.repaired(self.told.mended)
 
 
 Verdict = Literal["", "calls", "text"]

@@ -567,7 +567,8 @@ def test_a_call_without_marks_is_told_beside_the_strongest_repair(unmarked: bool
     assert dict(WHOLE_HEADERS[told])[b"x-ctxgate-mended"] == told.encode()
     one = answer("hermes", n=2)
     fed(one, payload("Hi"), payload("Hi", index=1))
-    one.contents.choices[0].normalizer.unmarked, one.contents.choices[1].normalizer.mended = unmarked, level
+    first, second = (choice.normalizer.told for choice in one.contents.choices.values())
+    first.unmarked, second.mended = unmarked, level
     assert one.mended == told
     ended = [json.loads(each) for index in (0, 1) for each in fed(one, payload(reason="stop", index=index))]
     found = [chunk.get("ctxgate", {}).get("mended", "none") for chunk in ended]
