@@ -160,6 +160,7 @@ class _Chat:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._run.__exit__(kind, error, trace)
+        del self._asked, self._run  # what was asked may be long, and storing the answer may take a while
 
     def _headers(self) -> Headers:
         return extra_headers(self._run)

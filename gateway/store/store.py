@@ -185,21 +185,23 @@ class Store:
             raise self._fault(error) from error
 
     def _write_all(self) -> None:
-        while (first := self._writes.get()) is not None:
-            batch = [first]
-            last = False
-            while len(batch) < BATCH and not last:
-                try:
-                    more = self._writes.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    last = True
-                else:
-                    batch.append(more)
-            self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
-            if last:
-                return
+        while self._write_some():
+            pass  # the frame that knew the last batch is gone: nothing keeps what was written
+
+    def _write_some(self) -> bool:
+        """Waits for a write, and commits all that are there by then; False after the last one."""
+        batch: list[_Write] = []
+        more = self._writes.get()
+        while more is not None:
+            batch.append(more)
+            if len(batch) == BATCH:
+                break
+            try:
+                more = self._writes.get_nowait()
+            except queue.Empty:
+                break
+        self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
+        return more is not None
 
     def _commit(self, batch: list[_Write]) -> None:
         results: list[tuple[_Write, Any]] = []

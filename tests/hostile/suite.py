@@ -162,6 +162,16 @@ def valid(place: Place, size: int, *, all: bool) -> list[Case]:
     return [Case(each.name, place.target, each.make) for each in (found if all else by_part(found))]
 
 
+_LONG = re.compile(r"\.(content|text|arguments|output|input|prompt|tool_choice|description)(\[0\])?: text").search
+
+
+def long_texts(key: str, size: int) -> list[Grown]:
+    """The examples, each with one text that may well be long: what was said, called, answered or declared."""
+    found = [each for example in ROWS[key].examples for each in grown.grown(example, size) if _LONG(each.name)]
+    assert found, key
+    return found
+
+
 def by_part(all: Iterable[Grown]) -> list[Grown]:
     """One way for each part: always the same, another one for the next part."""
     parts: dict[str, list[Grown]] = {}
