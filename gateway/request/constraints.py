@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from reprlib import repr as short
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +13,7 @@ from gateway.request.grammars import MAX_SCHEMA, forced_tools, tool_name
 from gateway.schema.fault import Measure, Unchecked
 from gateway.wire.chat import ChatRequest, compact, decode, encode
 from gateway.wire.engine import Notation
+from gateway.wire.text import short
 
 Json = dict[str, Any]
 
@@ -103,7 +103,7 @@ def constraint(request: ChatRequest) -> Constraint | None:
         return Constraint("json or call" if may_call else "json")
     if kind != "json_schema":
         raise ProviderInvalidRequest(
-            f"response_format.type: there is no {kind!r}; allowed: text, json_object, json_schema",
+            f"response_format.type: there is no {short(kind)}; allowed: text, json_object, json_schema",
             param="response_format.type",
         )
     if format.schema[:1] != b"{":

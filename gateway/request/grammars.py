@@ -14,6 +14,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.schema.fault import Unchecked, Write
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.engine import Decision, Notation, RawText
+from gateway.wire.text import short
 from normalizers import FormatSpec
 from normalizers.spec import BEGINS_JSON, MAX_CALLS
 
@@ -82,7 +83,9 @@ def forced_tools(request: ChatRequest) -> tuple[str, ...] | None:
     if choice == "required":
         return ()
     if not isinstance(choice, Mapping):
-        message = f"tool_choice: there is no {choice!r}; allowed: auto, none, required, or a tool's name in an object"
+        message = (
+            f"tool_choice: there is no {short(choice)}; allowed: auto, none, required, or a tool's name in an object"
+        )
         raise ProviderInvalidRequest(message, param="tool_choice")
     name = tool_name(choice)
     if not isinstance(name, str):
@@ -91,7 +94,9 @@ def forced_tools(request: ChatRequest) -> tuple[str, ...] | None:
     declared = [tool_name(tool) for tool in decode(request.tools)]
     if name not in declared:
         known = ", ".join(sorted({str(each) for each in declared}))
-        raise ProviderInvalidRequest(f"tool_choice: there is no tool {name!r}; declared: {known}", param="tool_choice")
+        raise ProviderInvalidRequest(
+            f"tool_choice: there is no tool {short(name)}; declared: {known}", param="tool_choice"
+        )
     return (name,)
 
 

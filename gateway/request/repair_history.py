@@ -14,12 +14,16 @@ from typing import Any
 
 from msgspec import Struct
 
+from gateway.errors import ProviderInvalidRequest
 from gateway.wire.body import check_id
 from gateway.wire.chat import decode
 from normalizers.values.coerce import read_container
 
 ID_LENGTH = 9
 """Length of new ids: Mistral's templates accept nine letters and digits only."""
+
+LONGEST_ARGUMENTS = 2_000_000
+"""Characters of one call's arguments, which are read as JSON: above any context window."""
 
 
 NOTHING: Mapping[str, int] = {}
@@ -33,7 +37,7 @@ def repair_history(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     value of `malformed`. ids: calls without an id or with another call's, and results that we matched to their call by
     its name or place. orphan_results: results without a call, which become a user's message.
 
-    Raises ProviderInvalidRequest for an id that is too long.
+    Raises ProviderInvalidRequest for an id or arguments that are too long.
     """
     repairs = _Repairs()
     return [repairs.message(message) for message in messages], repairs.counts
@@ -101,6 +105,9 @@ class _Repairs:
         return made
 
     def _arguments(self, arguments: Any) -> str:
+        if isinstance(arguments, str) and len(arguments) > LONGEST_ARGUMENTS:
+            place = "messages.tool_calls.function.arguments"
+            raise ProviderInvalidRequest(f"{place}: have over {LONGEST_ARGUMENTS} characters", param=place)
         if isinstance(arguments, str) and _is_object(arguments):
             return arguments
         self.counts["arguments"] += 1

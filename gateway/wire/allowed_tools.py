@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import msgspec
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.wire.text import short
 
 Json = dict[str, Any]
 
@@ -56,7 +57,7 @@ def mode_of(allowed: Any, place: str) -> Mode:
         raise _invalid(place, 'must be an object, as {"mode": "auto", "tools": [{"type": "function", …}]}')
     mode = "auto" if allowed.get("mode") is None else allowed["mode"]
     if mode not in ("auto", "required"):
-        raise _invalid(f"{place}.mode", f"there is no {mode!r}; allowed: auto, required")
+        raise _invalid(f"{place}.mode", f"there is no {short(mode)}; allowed: auto, required")
     return cast(Mode, mode)
 
 
@@ -77,7 +78,7 @@ def listed(allowed: Mapping[str, Any], place: str) -> Iterator[tuple[Json, str]]
 def check_function(entry: Json, place: str) -> None:
     kind = entry.get("type")
     if kind is not None and kind != "function":
-        raise _invalid(f"{place}.type", f"only functions can be allowed here, not {kind!r}; leave it out")
+        raise _invalid(f"{place}.type", f"only functions can be allowed here, not {short(kind)}; leave it out")
 
 
 def name_of(holder: Any, place: str, declared: Iterable[str]) -> str:
@@ -86,7 +87,9 @@ def name_of(holder: Any, place: str, declared: Iterable[str]) -> str:
     if not isinstance(name, str) or not name:
         raise _invalid(f"{place}.name", "it names no tool: write the name of a declared one")
     if name not in declared:
-        raise _invalid(f"{place}.name", f"there is no tool {name!r}; declared: {', '.join(sorted(declared)) or 'none'}")
+        raise _invalid(
+            f"{place}.name", f"there is no tool {short(name)}; declared: {', '.join(sorted(declared)) or 'none'}"
+        )
     return name
 
 

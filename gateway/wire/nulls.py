@@ -41,6 +41,7 @@ MAX_KEPT_BYTES = 128 * 1024
 LOOK_BACK = 256
 """Bytes before a colon that hold the end of its key; more are white space that nobody writes."""
 
+_null = re.compile(rb"null").search
 _nulls = re.compile(rb":\s*null").finditer
 _NULL = Raw(b"null")
 
@@ -85,9 +86,10 @@ def _drop_nulls(fields: dict[str, Raw]) -> bool:
         if value == _NULL:
             changes[name] = None
         elif name in OPTIONS or name in HISTORY:
-            given = bytes(value)
-            if given.find(b"null") < 0 or (name in HISTORY and not _has_others(given)):
+            # As it is: its bytes would be one more copy of a long conversation.
+            if _null(value) is None or (name in HISTORY and not _has_others(memoryview(value))):
                 continue
+            given = bytes(value)
             cleaned = (_cleaned if name == "tools" and len(given) <= MAX_KEPT_BYTES else _cleaned.__wrapped__)(given)
             if cleaned != given:
                 changes[name] = None if cleaned == b"{}" else Raw(cleaned)
@@ -99,10 +101,10 @@ def _drop_nulls(fields: dict[str, Raw]) -> bool:
     return bool(changes)
 
 
-def _has_others(history: bytes) -> bool:
+def _has_others(history: memoryview) -> bool:
     """Whether a field other than `content` is null. Conversations are long, and most have only that."""
     for found in _nulls(history):
-        key = history[max(0, found.start() - LOOK_BACK) : found.start()].rstrip()
+        key = bytes(history[max(0, found.start() - LOOK_BACK) : found.start()]).rstrip()
         if key.endswith(b'"') and not key.endswith((b'\\"', b'"content"')):
             return True
     return False

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+from reprlib import Repr
+
 _CONTROLS = [code for code in (*range(0x20), *range(0x7F, 0xA0)) if chr(code) not in "\n\t"]
 _REPLACED = dict.fromkeys(_CONTROLS, "\ufffd")
 _ESCAPED = {code: f"\\u{code:04x}" for code in _CONTROLS if code >= 0x7F}
+
+_repr = Repr()
+_repr.maxstring = _repr.maxother = 100
+
+
+def short(value: object) -> str:
+    """What a client sent, for an error: its repr, of which a long one keeps its beginning and end."""
+    return _repr.repr(value)
 
 
 def printable(text: str) -> str:

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.media.requests import CreateImage, CreateSpeech, parser
 from gateway.request.constraints import check_tools
-from gateway.request.repair_history import repair_history
+from gateway.request.repair_history import LONGEST_ARGUMENTS, repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
 from gateway.wire.chat import LONGEST_TOOLS, ChatRequest, decode
 from gateway.wire.completions import CreateCompletion
@@ -22,6 +22,7 @@ from gateway.wire.responses.request import LONGEST_ECHO, CreateResponse, message
 
 USER = {"role": "user", "content": "Hi"}
 NAME, ID, ECHO = "n" * (LONGEST_NAME + 1), "i" * (LONGEST_ID + 1), "e" * (LONGEST_ECHO + 1)
+ARGUMENTS = json.dumps({"a": "a" * LONGEST_ARGUMENTS})
 Parse = Callable[[bytes], object]
 
 
@@ -66,6 +67,16 @@ TOO_LONG: dict[str, tuple[Parse, dict[str, Any], str]] = {
             ]
         },
         "messages.tool_calls.id",
+    ),
+    "a call's arguments": (
+        _chat,
+        {
+            "messages": [
+                USER,
+                {"role": "assistant", "tool_calls": [{"id": "c", "function": {"name": "f", "arguments": ARGUMENTS}}]},
+            ]
+        },
+        "messages.tool_calls.function.arguments",
     ),
     "a block's id": (
         _message,

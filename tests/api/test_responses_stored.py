@@ -283,7 +283,7 @@ async def test_everybody_has_their_own(tmp_path: Path) -> None:
     try:
         kept = ResponseStore(store, 2**20)
         response = {"id": "resp_1", "created_at": 2**31, "previous_response_id": None, "output": []}
-        await kept.put(Stored(response, []), LOCAL)
+        await kept.put(Stored(response), LOCAL)
         assert (await kept.get("resp_1", LOCAL)).response == response
         other = Principal(tenant="local", user="other", scopes=frozenset({"*"}))
         for look in (kept.get, kept.conversation, kept.delete):

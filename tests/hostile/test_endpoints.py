@@ -25,13 +25,24 @@ from gateway.api.routes import WEBSOCKETS, spellings
 from tests.hostile.endpoints import MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
 from tests.hostile.grown import grown
 from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, polite, started, warm
-from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, once, valid
+from tests.hostile.suite import ENDPOINTS, Act, Case, House, bodies, by_part, engine, heads, long_texts, once, valid
 from tests.patience import PATIENCE
 
 SIZE = 2_000_000
 """Bytes of a body."""
 LARGE = 20_000_000
-"""Of those that `--slow` sends in the end."""
+"""Of texts, and of those that `--slow` sends in the end. Smaller bodies could be copied ten times within the limit."""
+WITH_LARGE = (
+    "POST [/v1]/chat/completions",
+    "POST [/v1]/completions",
+    "POST [/v1]/messages",
+    "POST [/v1]/responses[/]",
+    "POST [/v1]/responses/input_tokens",
+    "POST [/v1]/conversations[/]",
+    "POST [/v1]/conversations/{id}/items",
+    "POST /api/chat",
+)
+"""Endpoints that take a conversation."""
 SLOW_SECONDS = 600.0
 LAST = ("response.completed", "response.failed", "error")
 TRICKLES = 40
@@ -85,6 +96,13 @@ def test_the_examples_are_valid(key: str, house: House) -> None:
 @pytest.mark.parametrize("key", once())
 def test_endpoint(key: str, house: House) -> None:
     house.tried(acts(house, key, SIZE, all=False))
+
+
+@pytest.mark.parametrize("key", WITH_LARGE)
+def test_large_texts(key: str, house: House) -> None:
+    place = house.place(key)
+    texts = [Case(each.name, place.target, each.make) for each in long_texts(key, LARGE)]
+    house.tried([Act(case.name, partial(house.send, place, case)) for case in texts])
 
 
 @pytest.mark.parametrize("path", WEBSOCKETS)

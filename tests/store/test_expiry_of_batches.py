@@ -22,6 +22,7 @@ from gateway.features.batches.settings import Batches
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.retention import prune_all
+from gateway.wire.responses.conversations import written
 from tests.support.state import DAY, config
 
 NOW = time.time()
@@ -67,8 +68,8 @@ async def test_conversations(store: Store, tmp_path: Path) -> None:
     made = await conversations.create([item], {}, LOCAL)
     other: dict[str, Any] = await conversations.create([item], {}, LOCAL)
     old = {"id": "r", "created_at": int(NOW - 9 * DAY), "previous_response_id": None, "output": []}
-    await responses.put(Stored(old, [item], made["id"]), LOCAL)
-    await responses.put(Stored({**old, "id": "alone"}, [item]), LOCAL)
+    await responses.put(Stored(old, written([item]), made["id"]), LOCAL)
+    await responses.put(Stored({**old, "id": "alone"}, written([item])), LOCAL)
     assert await prune_all(store, given, prunes(), NOW) == 1
     assert len(await conversations.items(made["id"], LOCAL)) == 2
     await conversations.delete(other["id"], LOCAL)

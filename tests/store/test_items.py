@@ -20,6 +20,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.migrate import LOCATION
+from gateway.wire.responses.conversations import written
 
 NOW = 2**31
 
@@ -48,8 +49,8 @@ async def test_pages(store: Store, subtests: pytest.Subtests) -> None:
     responses = ResponseStore(store, 2**30)
     conversations = ConversationStore(store, responses)
     made = (await conversations.create([message("a"), message("b")], {}, LOCAL))["id"]
-    await responses.put(Stored(response("r1", message("d"), message("e")), [message("c")], made), LOCAL)
-    await responses.put(Stored(response("r2"), [message("f")], made), LOCAL)
+    await responses.put(Stored(response("r1", message("d"), message("e")), written([message("c")]), made), LOCAL)
+    await responses.put(Stored(response("r2"), written([message("f")]), made), LOCAL)
     await conversations.add(made, [message("g")], LOCAL)
     await conversations.add(made, [message("h")], LOCAL)
     every = [*"abcdefgh"]
@@ -87,7 +88,9 @@ async def test_what_a_model_is_shown_is_bounded(store: Store, monkeypatch: pytes
     chain = ("r1", "r2", "r3")
     for before, id in pairwise((None, *chain)):
         assert id is not None
-        await responses.put(Stored(response(id, message(f"o{id}"), previous=before), [message(f"i{id}")]), LOCAL)
+        await responses.put(
+            Stored(response(id, message(f"o{id}"), previous=before), written([message(f"i{id}")])), LOCAL
+        )
     assert ids(await responses.conversation("r3", LOCAL)) == [f"{put}{id}" for id in chain for put in "io"]
     for name, most in (("MOST_ITEMS", 2), ("MOST_BYTES", 420)):
         with monkeypatch.context() as patch:
@@ -105,7 +108,7 @@ async def test_a_removed_item_is_gone_from_its_response(store: Store) -> None:
     responses = ResponseStore(store, 2**30)
     conversations = ConversationStore(store, responses)
     made = (await conversations.create([], {}, LOCAL))["id"]
-    await responses.put(Stored(response("r1", message("b"), message("c")), [message("a")], made), LOCAL)
+    await responses.put(Stored(response("r1", message("b"), message("c")), written([message("a")]), made), LOCAL)
     for gone in ("a", "b"):
         await conversations.remove(made, gone, LOCAL)
         with pytest.raises(ProviderInvalidRequest, match="there is no item"):
@@ -115,7 +118,7 @@ async def test_a_removed_item_is_gone_from_its_response(store: Store) -> None:
         == ids(await conversations.items(made, LOCAL))
         == ["c"]
     )
-    await responses.put(Stored(response("r1", message("c"), message("d")), [message("a")], made), LOCAL)
+    await responses.put(Stored(response("r1", message("c"), message("d")), written([message("a")]), made), LOCAL)
     assert ids(await conversations.items(made, LOCAL)) == ["c", "d"], "a new state of a response has its new output"
     await responses.delete("r1", LOCAL)
     await conversations.remove(made, "c", LOCAL)

@@ -32,6 +32,7 @@ from gateway.store import Store, retention
 from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from gateway.wire.events import Done, line
+from gateway.wire.responses.conversations import written
 from tests.patience import PATIENCE
 from tests.support.state import DAY, config
 
@@ -54,7 +55,7 @@ async def test_responses(store: Store, tmp_path: Path) -> None:
 
     def response(number: int) -> Stored:
         created = int(NOW - (29 if number % 2 else 28) * DAY)
-        return Stored({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []}, [])
+        return Stored({"id": f"r{number}", "created_at": created, "previous_response_id": None, "output": []})
 
     await asyncio.gather(*(responses.put(response(number), LOCAL) for number in range(500)))
     given = config(tmp_path, server=Server(responses_days=30))
@@ -73,7 +74,7 @@ async def test_a_quota_of_responses(store: Store) -> None:
 
     def response(number: int, size: int, created: int = 0) -> Stored:
         made = {"id": f"r{number}", "created_at": int(NOW) + created, "previous_response_id": None, "output": []}
-        return Stored(made, [{"text": "x" * size}])
+        return Stored(made, written([{"text": "x" * size}]))
 
     async def left(*numbers: int) -> list[int]:
         rows = await store.read(lambda connection: connection.execute(text("SELECT id FROM responses")).scalars().all())
@@ -95,7 +96,7 @@ async def test_a_jump_of_the_wall_clock_makes_nothing_old(store: Store, tmp_path
 
     async def put(id: str) -> None:
         made = {"id": id, "created_at": int(wall[0]), "previous_response_id": None, "output": []}
-        await responses.put(Stored(made, []), LOCAL)
+        await responses.put(Stored(made), LOCAL)
 
     async def expire() -> int:
         return await prune_all(store, config(tmp_path), prunes(), store.clock.now())

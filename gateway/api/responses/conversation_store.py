@@ -13,7 +13,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import Principal
 from gateway.wire.chat import decode, encode
 from gateway.wire.responses.answer import new_id
-from gateway.wire.responses.conversations import with_ids
+from gateway.wire.responses.conversations import Written, with_ids, written
 from gateway.wire.responses.request import Item
 
 if TYPE_CHECKING:
@@ -110,22 +110,22 @@ class ConversationStore:
         return await self._store.read(work)
 
     async def add(self, id: str, items: list[Item], principal: Principal) -> list[Item]:
-        """The items with their ids. Raises ProviderInvalidRequest (404)."""
+        """Takes the items; returns them with their ids. Raises ProviderInvalidRequest (404)."""
 
-        def work(connection: Connection) -> list[Item]:
+        def work(connection: Connection) -> list[Written]:
             _conversation(connection, id, principal)
             ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-            given = with_ids(items, {*item_rows.known(connection, id, ids)})
+            made = written(with_ids(items, {*item_rows.known(connection, id, ids)}))
+            items.clear()  # from here on their JSON alone is in memory: they may be long
             last = connection.execute(_LAST, {"id": id}).one_or_none()
             if last is not None and last.without_response and last.size < JOINED:
-                made = item_rows.written(given)
                 item_rows.append(connection, last.id, made)
                 connection.execute(_GROWN, {"id": last.id, "size": sum(len(item) for _, item in made)})
             else:
-                self._responses.insert(connection, Stored({}, given, id), principal)
-            return given
+                self._responses.insert(connection, Stored({}, made, id), principal)
+            return made
 
-        return await self._store.write(work)
+        return [decode(json) for _, json in await self._store.write(work)]
 
     async def remove(self, id: str, item: str, principal: Principal) -> dict[str, Any]:
         """The conversation without the item. If the model wrote it, its response loses it, too.

@@ -18,12 +18,12 @@ from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
 from gateway.server.keepalive import SSE_HEADERS
-from gateway.wire.chat import ChatRequest, encode
+from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.pieces import End, Text, Usage, pieces
 from gateway.wire.responses.answer import RUNNING, ResponseEncoder, new_id, response_object
 from gateway.wire.responses.compact import Compact, compaction
 from gateway.wire.responses.compact import chat_fields as compact_fields
-from gateway.wire.responses.conversations import with_ids
+from gateway.wire.responses.conversations import Written, with_ids, written
 from gateway.wire.responses.request import CreateResponse, Item, ToolTable, chat_fields, left_out
 from gateway.wire.stored import listed
 
@@ -55,18 +55,20 @@ async def create(request: Request) -> ASGIApp:
     stored = is_stored(request, wanted)
     if wanted.background and not stored:
         raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
+    background, stream = wanted.background, wanted.stream
     answer = await prepared(request, wanted, stored=stored, size=size)
+    del wanted  # what it says is in the answer's request, and need not be in memory twice
     headers = (
         *dropped_header(b"x-ctxgate-dropped-tools", answer.tools.dropped),
-        *dropped_header(b"x-ctxgate-dropped-items", left_out(answer.input)),
+        *dropped_header(b"x-ctxgate-dropped-items", answer.left_out),
     )
     answer.headers = (*answer.headers, *headers)
-    if wanted.background:
+    if background:
         await answer.save()
         id = answer.encoder.response["id"]
         running = request.services.shared(Backgrounds).start(id, request.principal, request.caller.meter, answer.run)
-        return _follow(running, after=-1) if wanted.stream else JSON(answer.encoder.response, headers)
-    if wanted.stream:
+        return _follow(running, after=-1) if stream else JSON(answer.encoder.response, headers)
+    if stream:
         return answer.stream()
     return JSON(answer.encoder.response, (*headers, *await answer.whole()))
 
@@ -191,15 +193,22 @@ async def prepared(
     if tools.servers:
         join: Join = offered("remote_tools")
         begin = await join(request, tools)
-    said, chat = await _said(request, wanted, [*before, *wanted.items], tools, _size(size, before))
+    kept = store if stored or conversation is not None else None
+    given = [*before, *wanted.items]
+    rows: list[Written] = []
+    if kept is not None or kind is not None:
+        rows = await aside(size, _written, wanted.items, before)
+    said, chat = await _said(request, wanted, given, tools, _size(size, before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
-    items = with_ids(wanted.items, {item.get("id") for item in before})
-    kept = store if stored or conversation is not None else None
-    answer = (kind or Answer)(request, chat, tools, encoder, items, before, kept)
+    answer = (kind or Answer)(request, chat, tools, encoder, left_out(given), rows, before, kept)
     if begin is not None:
         answer.turn = begin(answer, wanted, said)
     return answer
+
+
+def _written(items: list[Item], before: list[Item]) -> list[Written]:
+    return written(with_ids(items, {item.get("id") for item in before}))
 
 
 async def _said(
@@ -248,13 +257,16 @@ class Answer:
         chat: ChatRequest,
         tools: ToolTable,
         encoder: ResponseEncoder,
-        items: list[Item],
+        left_out: list[str],
+        items: list[Written],
         before: list[Item],
         store: ResponseStore | None,
     ) -> None:
-        """items: the input of this turn. before: of earlier ones. store: None for a response that isn't stored."""
+        """left_out: as `gateway.wire.responses.request.left_out` says. items: the input of this turn, where it is kept.
+        before: of earlier ones. store: None for a response that isn't stored."""
         self.chat = chat
         self.tools = tools
+        self.left_out = left_out
         self.encoder = encoder
         self.turn: RemoteTurn | None = None
         """For an answer during which the gateway calls tools."""
@@ -265,14 +277,9 @@ class Answer:
         self._store = store
 
     @property
-    def input(self) -> list[Item]:
-        """The conversation up to this answer."""
-        return [*self._before, *self._items]
-
-    @property
     def conversation(self) -> list[Item]:
         """The whole conversation, this answer included."""
-        return [*self.input, *self.encoder.response["output"]]
+        return [*self._before, *(decode(json) for _, json in self._items), *self.encoder.response["output"]]
 
     def write(self, events: list[dict[str, Any]]) -> bytes:
         return write_events(events)
@@ -287,7 +294,7 @@ class Answer:
                 stored = Stored(response, self._items, conversation and conversation["id"])
             else:
                 # Nobody can retrieve the response, but its items belong to the conversation.
-                stored = Stored({}, [*self._items, *response["output"]], conversation["id"])
+                stored = Stored({}, [*self._items, *written(response["output"])], conversation["id"])
             await self._store.put(stored, self._principal)
 
     def stream(self) -> Stream:
@@ -301,9 +308,16 @@ class Answer:
         with await self._gateway.chat(self.chat) as run:
             self.open_events()
             self.encoder.feed(pieces(await run.whole()))
+        headers = extra_headers(run)
+        del run
         self.encoder.close()
+        await self._end()
+        return headers
+
+    async def _end(self) -> None:
+        """Stores the response; what its request said is no longer needed then, and may be long."""
+        self.chat.fields.clear()
         await self.save()
-        return extra_headers(run)
 
     def opening(self) -> bytes:
         return self.write(self.open_events())
@@ -348,13 +362,14 @@ class Answer:
             while payloads := await run.payloads():
                 for payload in payloads:
                     running.add(self.encoder.feed(pieces(payload)))
+        del run
         return await self.finish_events()
 
     async def finish_events(self, limit: str | None = None) -> list[dict[str, Any]]:
         """The last events, once the response is stored. limit: see `ResponseEncoder.close`."""
         events = self.encoder.close(limit)
         try:
-            await self.save()
+            await self._end()
         except GatewayError as error:
             # A client may ask for any response that is announced as complete.
             return [*events, *self.encoder.fail(error)]

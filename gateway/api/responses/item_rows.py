@@ -9,7 +9,8 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Row, bindparam, text
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.chat import decode, encode
+from gateway.wire.chat import decode
+from gateway.wire.responses.conversations import Written
 from gateway.wire.responses.request import Item
 
 OUTPUTS = 1_000_000
@@ -37,12 +38,7 @@ class Page:
     more: bool
 
 
-def written(items: Iterable[Item]) -> list[tuple[str, str]]:
-    """The id and the JSON of each."""
-    return [(str(item.get("id") or ""), encode(item).decode()) for item in items]
-
-
-def add(connection: Connection, response: str, items: Iterable[tuple[str, str]], first: int = 0) -> None:
+def add(connection: Connection, response: str, items: Iterable[Written], first: int = 0) -> None:
     """first: the place of the first one."""
     rows = [
         {"response": response, "place": place, "id": id, "size": len(item), "item": item}
@@ -52,11 +48,11 @@ def add(connection: Connection, response: str, items: Iterable[tuple[str, str]],
         connection.execute(_ADD, rows)
 
 
-def append(connection: Connection, response: str, items: Iterable[tuple[str, str]]) -> None:
+def append(connection: Connection, response: str, items: Iterable[Written]) -> None:
     add(connection, response, items, connection.execute(_NEXT, {"response": response}).scalar_one())
 
 
-def replace_outputs(connection: Connection, response: str, items: Iterable[tuple[str, str]]) -> None:
+def replace_outputs(connection: Connection, response: str, items: Iterable[Written]) -> None:
     connection.execute(_DELETE_OUTPUTS, {"response": response, "outputs": OUTPUTS})
     add(connection, response, items, OUTPUTS)
 

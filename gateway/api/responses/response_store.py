@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.server.principal import Principal
 from gateway.wire.chat import decode, encode
 from gateway.wire.responses.answer import new_id
+from gateway.wire.responses.conversations import Written, written
 from gateway.wire.responses.request import Item
 
 if TYPE_CHECKING:
@@ -25,13 +27,14 @@ LONGEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """response: the object that clients get; {} for items that came without one. items: the input of its own turn.
+    """response: the object that clients get; {} for items that came without one. items: the input of its own turn, in
+    JSON: one that is long is in memory often enough.
 
     conversation: the id of the one that it belongs to.
     """
 
     response: dict[str, Any]
-    items: list[Item]
+    items: Sequence[Written] = ()
     conversation: str | None = None
 
 
@@ -58,8 +61,8 @@ class ResponseStore:
             if not (used or stored.response):
                 return
         response = encode(stored.response).decode() if stored.response else ""
-        items = item_rows.written(stored.items)
-        outputs = item_rows.written(stored.response["output"] if stored.response and conversation is not None else ())
+        items = stored.items
+        outputs = written(stored.response["output"] if stored.response and conversation is not None else ())
         id: str = stored.response.get("id") or new_id("items")
         began = stored.response.get("created_at")
         row = {
@@ -81,7 +84,7 @@ class ResponseStore:
 
     async def get(self, id: str, principal: Principal) -> Stored:
         """Without its items. Raises ProviderInvalidRequest (404)."""
-        return await self._store.read(lambda connection: Stored(decode(_row(connection, id, principal).response), []))
+        return await self._store.read(lambda connection: Stored(decode(_row(connection, id, principal).response)))
 
     async def items(self, id: str, principal: Principal, asked: Paging) -> Page:
         """A page of those that the response was given. Raises ProviderInvalidRequest."""
@@ -104,7 +107,7 @@ class ResponseStore:
             raise ProviderInvalidRequest(message, code="previous_response_not_found", param=param)
         if len(rows) > LONGEST:
             raise ProviderInvalidRequest(f"{param}: the conversation has more than {LONGEST} responses", param=param)
-        return [item for stored in reversed(rows) for item in (*stored.items, *stored.response["output"])]
+        return [item for response, items in reversed(rows) for item in (*items, *response["output"])]
 
     async def delete(self, id: str, principal: Principal) -> None:
         """Its items stay in its conversation, if it has one. Raises ProviderInvalidRequest (404)."""
@@ -136,9 +139,11 @@ def _row(connection: Connection, id: str, principal: Principal) -> Row[Any]:
     return row
 
 
-def _rows(connection: Connection, id: str, principal: Principal, *, cut: bool) -> list[Stored]:
-    """The response, its predecessor and so on, at most one more than LONGEST; see `item_rows.newest`."""
-    found: list[Stored] = []
+def _rows(
+    connection: Connection, id: str, principal: Principal, *, cut: bool
+) -> list[tuple[dict[str, Any], list[Item]]]:
+    """The response and its items, its predecessor and so on, at most one more than LONGEST; see `item_rows.newest`."""
+    found: list[tuple[dict[str, Any], list[Item]]] = []
     next_id: str | None = id
     count = size = 0
     while next_id is not None and len(found) <= LONGEST:
@@ -152,7 +157,7 @@ def _rows(connection: Connection, id: str, principal: Principal, *, cut: bool) -
         if cut and (count > item_rows.MOST_ITEMS or size > item_rows.MOST_BYTES):
             break
         item_rows.check_size(id, count, size, "previous_response_id")
-        found.append(Stored(decode(row.response), item_rows.given_to(connection, next_id)))
+        found.append((decode(row.response), item_rows.given_to(connection, next_id)))
         next_id = row.previous_id
     return found
 

@@ -40,6 +40,7 @@ from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Text, pieces
 from gateway.wire.pieces import Usage as Used
 from gateway.wire.responses.request import CreateResponse, Item, Server, ToolTable, chat_fields
+from gateway.wire.text import short
 
 Events = list[dict[str, Any]]
 Hear = Callable[[Events], Awaitable[None]]
@@ -61,8 +62,9 @@ async def join(request: Request, tools: ToolTable) -> Begin:
     for wanted in tools.servers:
         if wanted.label not in servers:
             known = ", ".join(servers) or "none"
-            message = f"{wanted.place}.server_label: there is no MCP server {wanted.label!r}; config.yaml has: {known}"
-            raise ProviderInvalidRequest(message, param=f"{wanted.place}.server_label")
+            place = f"{wanted.place}.server_label"
+            message = f"{place}: there is no MCP server {short(wanted.label)}; config.yaml has: {known}"
+            raise ProviderInvalidRequest(message, param=place)
         allow += _globs(wanted)
     sources = [server for server in servers.values() if server.name in {wanted.label for wanted in tools.servers}]
     toolbox = await Catalogue([], lambda: sources).toolbox(ToolPolicy("full", tuple(allow)), ToolContext())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from reprlib import repr as short
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -15,6 +14,7 @@ from gateway.wire import body
 from gateway.wire.body import Name, Stop, check_id
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
+from gateway.wire.text import short
 
 Block = dict[str, Any]
 

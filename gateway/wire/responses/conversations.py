@@ -10,6 +10,7 @@ from msgspec import Struct, field
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
+from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation
 from gateway.wire.responses.answer import new_id
 from gateway.wire.responses.request import Item, add_item
@@ -88,6 +89,14 @@ def with_ids(items: Iterable[Item], known: set[Any]) -> list[Item]:
         known.add(id)
         found.append({**item, "id": id})
     return found
+
+
+Written = tuple[str, str]
+"""The id and the JSON of an item."""
+
+
+def written(items: Iterable[Item]) -> list[Written]:
+    return [(str(item.get("id") or ""), encode(item).decode()) for item in items]
 
 
 def shown(item: Item) -> Item:

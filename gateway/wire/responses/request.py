@@ -18,6 +18,7 @@ from gateway.wire.body import Name, check_id
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation, Message, image_part, text_part
 from gateway.wire.stored import check_metadata
+from gateway.wire.text import short
 
 Item = dict[str, Any]
 
@@ -321,7 +322,7 @@ def _tool_choice(choice: str | Item, tools: ToolTable) -> Any:
     """Chat's `tool_choice`."""
     if isinstance(choice, str):
         if choice not in ("auto", "none", "required"):
-            raise _invalid("tool_choice", f"tool_choice: must be auto, none or required, not {choice!r}")
+            raise _invalid("tool_choice", f"tool_choice: must be auto, none or required, not {short(choice)}")
         if choice == "required" and not tools.declared:
             raise _invalid("tool_choice", "tool_choice: required needs at least one callable tool")
         return choice
@@ -332,7 +333,7 @@ def _tool_choice(choice: str | Item, tools: ToolTable) -> Any:
         return choice_of(_of_server(choice, "tool_choice", tools), "required")
     if kind in ("function", "custom"):
         return {"type": "function", "function": {"name": _named(choice)}}
-    raise _invalid("tool_choice", f"tool_choice: tools of type {kind!r} are not supported")
+    raise _invalid("tool_choice", f"tool_choice: tools of type {short(kind)} are not supported")
 
 
 def _allowed(choice: Item, tools: ToolTable) -> list[str]:
@@ -428,7 +429,9 @@ def add_item(conversation: Conversation, item: Item, place: str, *, past: bool =
             if summary := _unsealed(item):
                 conversation.user([text_part(summary)])
         case _ if kind not in IGNORED_ITEMS:
-            raise ProviderUnsupportedContentBlock(f"{place}: items of type {kind!r} are not supported", param=place)
+            raise ProviderUnsupportedContentBlock(
+                f"{place}: items of type {short(kind)} are not supported", param=place
+            )
 
 
 def _add_message(conversation: Conversation, item: Item, place: str, *, past: bool) -> None:
@@ -464,7 +467,7 @@ def _parts(content: Any, place: str, *, past: bool = False) -> list[Message]:
                 text_part(f"[file{f' {name}' if isinstance(name, str) else ''} left out: texts and images alone]")
             )
         else:
-            raise ProviderUnsupportedContentBlock(f"{at}: content of type {kind!r} is not supported", param=at)
+            raise ProviderUnsupportedContentBlock(f"{at}: content of type {short(kind)} is not supported", param=at)
     return found
 
 
