@@ -61,7 +61,6 @@ WRITES = {
     # The parts of an answer, and the slots of an engine, belong to the module that writes to them.
     "answer/capture.py": 3,
     "answer/native_calls.py": 9,
-    "answer/choice.py": 3,
     "prompts/live.py": 1,
     "prompts/placement.py": 2,
     # A connection passes from one object to another.
