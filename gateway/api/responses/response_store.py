@@ -27,8 +27,8 @@ LONGEST = 1000
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """response: the object that clients get; {} for items that came without one. items: the input of its own turn, in
-    JSON: one that is long is in memory often enough.
+    """response: the object that clients get; {} for items that came without one. items: the input of its own turn, as
+    JSON, so that a long one isn't in memory twice.
 
     conversation: the id of the one that it belongs to.
     """

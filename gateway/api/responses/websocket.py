@@ -164,12 +164,13 @@ class _Connection:
             self._last = None
             return
         self._last = None
+        conversation = answer.conversation
         try:
-            self._kept.has(len(encode(answer.conversation)))
+            self._kept.has(len(encode(conversation)))
         except GatewayError:
             self._kept.close()  # a client that continues finds it in the store, or sends all of it
         else:
-            self._last = response["id"], answer.conversation
+            self._last = response["id"], conversation
 
     def _forget(self, wanted: CreateResponse | None) -> None:
         """After an error, clients send the whole conversation next, as OpenAI's clients do."""
