@@ -200,7 +200,8 @@ class Store:
                 more = self._writes.get_nowait()
             except queue.Empty:
                 break
-        self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
+        if batch:
+            self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
         return more is not None
 
     def _commit(self, batch: list[_Write]) -> None:
