@@ -248,27 +248,28 @@ KINDS: dict[str, Callable[[Place], Any]] = {
 }
 
 
-def timed(request: Request, times: int) -> list[float]:
-    took = []
-    for _ in range(times):
+def timed(request: Request, seconds: float) -> list[float]:
+    """The seconds of each request of so many seconds; at least of one."""
+    took: list[float] = []
+    while sum(took) < seconds:
         began = time.perf_counter()
         request()
         took.append(time.perf_counter() - began)
     return took
 
 
-def measure(place: Place, rounds: int, times: int) -> dict[str, tuple[float, float]]:
+def measure(place: Place, rounds: int, seconds: float) -> dict[str, tuple[float, float]]:
     """Kind → the median seconds alone and beside the other tenant."""
     found = {}
     for title, kind in KINDS.items():
         alone: list[float] = []
         beside: list[float] = []
         with kind(place) as (request, harm):
-            timed(request, 2)
+            timed(request, 0.2)
             for _ in range(rounds):
-                alone += timed(request, times)
+                alone += timed(request, seconds)
                 with harm():
-                    beside += timed(request, times)
+                    beside += timed(request, seconds)
                 time.sleep(0.5)
         found[title] = statistics.median(alone), statistics.median(beside)
     return found
@@ -318,8 +319,8 @@ def table(found: dict[str, tuple[float, float]]) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--times", type=int, default=10, help="requests in each half of a round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=2.0, help="of requests in each half of a round")
     parser.add_argument("--model", type=Path, default=REPOSITORY.parent / "shared/tiny-model/tiny-tools.Q8_0.gguf")
     parser.add_argument("--engine", type=int, help=argparse.SUPPRESS)
     wanted = parser.parse_args()
@@ -328,7 +329,7 @@ def main() -> int:
             server.daemon_threads = True
             server.serve_forever()
     with tempfile.TemporaryDirectory(prefix="ctxgate-tenants-") as folder, started(Path(folder), wanted.model) as place:
-        found = measure(place, wanted.rounds, wanted.times)
+        found = measure(place, wanted.rounds, wanted.seconds)
     print(proc.machine())
     print(table(found))
     return int(any(beside > MOST * alone for alone, beside in found.values()))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from gateway.engines.environment import inherited
+from gateway.engines.environment import for_engine
 from gateway.engines.logfile import LogFile, log_path
 from gateway.engines.pidfile import PidFiles
 from gateway.engines.process import Process
@@ -67,7 +67,7 @@ async def spawn(
 
 async def _start(recipe: Recipe, folder: Path | None, sandbox: Sandbox | None) -> Start:
     start = Start(recipe.argv) if sandbox is None else await asyncio.to_thread(sandbox.start, recipe, folder)
-    return replace(start, env={**inherited(recipe.pass_env), **start.env, **recipe.env})
+    return replace(start, env={**for_engine(recipe.pass_env), **start.env, **recipe.env})
 
 
 def _folder(state_dir: Path | None, model: str) -> Path | None:
