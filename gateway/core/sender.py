@@ -88,7 +88,7 @@ class Sender:
         except ProviderInvalidRequest as error:
             if not can.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
                 raise
-        return await self._send_once(request, backend, replace(can, examples=()))
+        return await self._send_once(request, backend, can.without_examples())
 
     def completion_fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields of a request for a plain prompt, with the model's settings."""

@@ -126,6 +126,10 @@ a limit of its own."""
 NO_LIMIT_OF_PROMPTS = {**NO_LIMIT, "llama-cpp-python": Raw(b"null"), "openai": Raw(b"null")}
 """The same without a chat template: OpenAI's endpoint for that writes 16 tokens unless told otherwise."""
 
+MOST_TOOLS = 16
+"""Of a request with example turns. Thresholds are fitted with at most 12. With 20, Qwen2.5-Coder made none of 6 due calls
+by the same threshold, and all of them without."""
+
 
 class Capabilities(Struct, frozen=True, eq=False):
     """What a model can do behind its engine.
@@ -133,7 +137,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
     reads them. notation: that of the grammars to which the engine holds its unread text; None if it gives us none.
     tools_in: where the model reads about its tools. wording: of our part of it. examples: turns that show when to call.
-    threshold: see `gateway.wire.engine.Decision`. takes_tools: its chat template has a
+    threshold: see `gateway.wire.engine.Decision`; NEVER: that of a request alone counts. takes_tools: its chat template has a
     place for tools. keeps_calls: the template shows the calls of earlier answers. history: how it wants them.
     control_tokens: keep these out of the
     request's texts. unread: ask for the unread text if no tools are offered, whoever reads calls. opens_escaped: the
@@ -153,6 +157,10 @@ class Capabilities(Struct, frozen=True, eq=False):
     control_tokens: ControlTokens | None = None
     opens_escaped: bool = False
     unread: bool = False
+
+    def without_examples(self) -> Capabilities:
+        """The same where they can't stand. The model's threshold was fitted with them, so that it goes, too."""
+        return replaced(self, examples=(), threshold=None if self.threshold is None else NEVER)
 
 
 class Terms(Struct, frozen=True, eq=False):
@@ -280,7 +288,9 @@ def _decision(decision: Decision, request: ChatRequest, fields: Mapping[str, Raw
         # The threshold was fitted on first answers. What to do with a result is another question.
         return replaced(decision, threshold=NEVER) if request.in_words else None
     own = request.call_threshold
-    return decision if own is None else replaced(decision, threshold=own)
+    if own is not None:
+        return replaced(decision, threshold=own)
+    return decision if decision.threshold != NEVER else None
 
 
 def _after_result(fields: Mapping[str, Raw]) -> bool:
@@ -391,6 +401,8 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     """
     request = _without_the_rest(request)
     check_tools(request, settings.runtime)
+    if can.examples and _many_tools(request):
+        can = can.without_examples()
     wanted = constraint(request) if request.constrained else None
     by_format = _by_format(request, wanted, settings)
     method = "engine" if by_format and settings.calls_by_format else _method(wanted, settings)
@@ -437,6 +449,10 @@ def _replaced(request: ChatRequest, settings: Settings, by_format: Mapping[str, 
     if settings.runtime == "llama.cpp":
         replace |= known_schemas({**request.fields, **replace})
     return replace
+
+
+def _many_tools(request: ChatRequest) -> bool:
+    return request.tools is not None and len(decode(request.tools)) > MOST_TOOLS
 
 
 def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, Any]]:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from gateway.config import Model
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
+from gateway.request.prepare import MOST_TOOLS
 from normalizers import registry
 from tests.formats.asking import ASK, Json, ask, chat_request
 from tests.formats.conftest import config, external
@@ -155,6 +156,41 @@ async def test_examples_are_left_out_where_they_would_cut_the_prompt(llama_cpp: 
     assert sizes[-1] == 0
     assert {*sizes} == {0, sizes[0]}
     assert sizes == sorted(sizes, reverse=True)
+
+
+@pytest.mark.parametrize("of_request", [None, 0.0, 1.0])
+@pytest.mark.parametrize("lost", ["by a long prompt", "by many tools"])
+async def test_a_threshold_goes_with_the_examples_that_it_was_fitted_with(
+    llama_cpp: str, of_request: float | None, lost: str
+) -> None:
+    """The request's own one stays. The prompt is as if there were neither."""
+    if lost == "by a long prompt":
+        kept, without = ({"asked": words * "Say hello. " + "Hi", "tools": TOOLS} for words in (1, 185))
+    else:
+        kept, without = ({"asked": "Hi", "tools": many(MOST_TOOLS + more)} for more in (0, 1))
+    model = external(llama_cpp, "pythonic")
+    examples = replace(model, tool_examples=("ask", "hello"))
+    async with (
+        Gateway(config(model)) as plain,
+        Gateway(config(replace(examples, call_threshold=1.0))) as gateway,
+    ):
+
+        async def read(by: Gateway, given: Json, threshold: float | None = None) -> tuple[int, float | None]:
+            """The tokens of the prompt, and the threshold that counted."""
+            asked = {"role": "user", "content": given["asked"]}
+            options = {"max_tokens": 8, "call_threshold": threshold}
+            said = await ask(by, asked, tools=given["tools"], **options)
+            assert said.usage is not None
+            return said.usage["prompt_tokens"], said.ctxgate.get("call_threshold")
+
+        with_them, threshold = await read(gateway, kept, of_request)
+        assert with_them > (await read(plain, kept))[0]
+        assert threshold == (1.0 if of_request is None else of_request)
+        assert await read(gateway, without, of_request) == ((await read(plain, without))[0], of_request)
+
+
+def many(number: int) -> list[Json]:
+    return [{"type": "function", "function": {"name": f"f{each}", "parameters": {}}} for each in range(number)]
 
 
 async def test_after_a_result_the_model_decides(llama_cpp: str) -> None:
