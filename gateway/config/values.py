@@ -284,8 +284,8 @@ class Model(Entry, frozen=True, kw_only=True):
     tool_examples: Many[ToolExample] = ()
     """Example turns that the gateway puts before the conversation, made from the request's own tools, to show the model
     when to call; in this order. ask: a question back for a missing value; call: a call; calls: two at once; chain: two,
-    one after the other; hello: a greeting. Left out, and a call_threshold with them, with more than 16 tools and where
-    they would cut the prompt."""
+    one after the other; hello: a greeting. Left out, and a call_threshold with them, for tools of more than 16 kB and
+    where they would cut the prompt."""
     call_threshold: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False), NUMBER] | None = None
     """From which probability on that an answer's first token begins a call it calls a tool; below it, and at 1, it is
     words. Only with llama.cpp or mlx, and a tool_call_format that the gateway reads. Left out: the model decides. After

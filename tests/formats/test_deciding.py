@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gateway.config import Model
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
-from gateway.request.prepare import MOST_TOOLS
+from gateway.request.prepare import LONGEST_TOOLS
 from normalizers import registry
 from tests.formats.asking import ASK, Json, ask, chat_request
 from tests.formats.conftest import config, external
@@ -159,7 +159,7 @@ async def test_examples_are_left_out_where_they_would_cut_the_prompt(llama_cpp: 
 
 
 @pytest.mark.parametrize("of_request", [None, 0.0, 1.0])
-@pytest.mark.parametrize("lost", ["by a long prompt", "by many tools"])
+@pytest.mark.parametrize("lost", ["by a long prompt", "by long tools"])
 async def test_a_threshold_goes_with_the_examples_that_it_was_fitted_with(
     llama_cpp: str, of_request: float | None, lost: str
 ) -> None:
@@ -167,7 +167,7 @@ async def test_a_threshold_goes_with_the_examples_that_it_was_fitted_with(
     if lost == "by a long prompt":
         kept, without = ({"asked": words * "Say hello. " + "Hi", "tools": TOOLS} for words in (1, 185))
     else:
-        kept, without = ({"asked": "Hi", "tools": many(MOST_TOOLS + more)} for more in (0, 1))
+        kept, without = ({"asked": "Hi", "tools": sized(LONGEST_TOOLS + more)} for more in (0, 1))
     model = external(llama_cpp, "pythonic")
     examples = replace(model, tool_examples=("ask", "hello"))
     async with (
@@ -189,8 +189,11 @@ async def test_a_threshold_goes_with_the_examples_that_it_was_fitted_with(
         assert await read(gateway, without, of_request) == ((await read(plain, without))[0], of_request)
 
 
-def many(number: int) -> list[Json]:
-    return [{"type": "function", "function": {"name": f"f{each}", "parameters": {}}} for each in range(number)]
+def sized(size: int) -> list[Json]:
+    """A tool whose JSON in a request has so many bytes, and that its prompt shows in few."""
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}, "x-note": ""}
+    tool["x-note"] = "x" * (size - len(json.dumps([tool])))
+    return [tool]
 
 
 async def test_after_a_result_the_model_decides(llama_cpp: str) -> None:
