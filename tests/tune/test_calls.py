@@ -30,11 +30,23 @@ def points(due: list[float], quiet: list[float]) -> list[Point]:
 
 
 @given(POINTS)
-def test_no_threshold_is_better_than_the_fitted_one(found: list[Point]) -> None:
+def test_a_fit_judges_every_question_by_a_probability(found: list[Point]) -> None:
     best = fit(found)
     assert 0 <= best.threshold <= 1
-    assert all(judge(found, at / 50).mean <= best.mean + 1e-9 for at in range(51))
+    assert best == judge(found, best.threshold)
     assert best.due.n + best.quiet.n == len(found)
+
+
+@given(st.lists(st.floats(0.9, 1), min_size=1, max_size=20), st.lists(st.floats(0, 0.1), min_size=1, max_size=20))
+def test_no_threshold_is_better_where_a_gap_divides_the_kinds(due: list[float], quiet: list[float]) -> None:
+    best = fit(points(due, quiet))
+    assert (best.due.k, best.quiet.k) == (len(due), len(quiet))
+
+
+def test_a_wide_gap_with_one_question_on_its_wrong_side_is_better_than_a_narrow_one() -> None:
+    found = points([0.2] * 10 + [0.0101], [0.01] * 10)
+    assert judge(found, 0.01005).mean == 1
+    assert 0.05 < fit(found).threshold < 0.2
 
 
 @given(POINTS)

