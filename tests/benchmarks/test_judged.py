@@ -38,7 +38,7 @@ def test_the_table(tmp_path: Path) -> None:
     head, _, *rows = table(found, "core").splitlines()
     assert head == "10 cases, area 1.000, threshold by all of them 0.500"
     assert [" ".join(row.split()) for row in rows] == [
-        "decided by the threshold 4 of 4 4 of 4 100.0%",
-        "by the model 0 of 0 1 of 2 25.0%",
-        "all 4 of 4 5 of 6 91.7%",
+        "decided by the threshold 4.0 of 4 4.0 of 4 100.0%",
+        "by the model 0.0 of 0 1.0 of 2 25.0%",
+        "all 4.0 of 4 5.0 of 6 91.7%",
     ]

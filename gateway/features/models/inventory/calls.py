@@ -22,7 +22,7 @@ class Choice(Struct, frozen=True):
 
 KNOWN: Mapping[tuple[str, str], Choice] = {
     ("Qwen2.5-Coder", "0.5B"): Choice(
-        0.2, ("ask", "chain", "hello"), True, "187 of core's 314 pass, with bare llama.cpp 79; measured 2026-11-29"
+        0.2, ("ask", "chain", "hello"), True, "186 of core's 314 pass, with bare llama.cpp 79; measured 2026-11-29"
     ),
     ("Qwen2.5-Coder", "1.5B"): Choice(
         0.135, ("ask", "chain", "hello"), True, "204 of core's 314 pass, with bare llama.cpp 71; measured 2026-11-29"
