@@ -25,8 +25,8 @@ _SECRET = ("KEY", "TOKEN", "SECRET", "PASS", "CREDENTIAL", "AUTH")
 _SPINS = {"GOMP_SPINCOUNT": "10000"}
 """How often a thread of GNU OpenMP, which llama.cpp's builds use, looks for work before it sleeps: 0.1 ms or less.
 Its own 300,000 keep a core busy between the tokens of a small model and after each answer, while the gateway and other
-engines want it: two tenants' requests at once took twice as long as one on two cores, now 1.7 times. Reading and
-writing take as long as before (135M and 0.5B, within 2 %)."""
+engines want it: beside another tenant's, a request to the test model took twice as long on two cores, now 1.64 times.
+Reading and writing take as long as before (135M and 0.5B, within 2 %)."""
 
 
 def for_engine(more: Iterable[str] = (), environ: Mapping[str, str] = os.environ) -> dict[str, str]:

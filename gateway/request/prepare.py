@@ -402,7 +402,7 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     """
     request = _without_the_rest(request)
     check_tools(request, settings.runtime)
-    if can.examples and request.tools is not None and len(request.tools) > LONGEST_TOOLS:
+    if can.examples and request.tools is not None and _longer(request.tools, LONGEST_TOOLS):
         can = can.without_examples()
     wanted = constraint(request) if request.constrained else None
     by_format = _by_format(request, wanted, settings)
@@ -450,6 +450,11 @@ def _replaced(request: ChatRequest, settings: Settings, by_format: Mapping[str, 
     if settings.runtime == "llama.cpp":
         replace |= known_schemas({**request.fields, **replace})
     return replace
+
+
+def _longer(json: bytes, size: int) -> bool:
+    """Than `size`, whatever spaces and escapes the client writes."""
+    return len(json) > size and len(encode(decode(json))) > size
 
 
 def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, Any]]:

@@ -190,9 +190,9 @@ async def test_a_threshold_goes_with_the_examples_that_it_was_fitted_with(
 
 
 def sized(size: int) -> list[Json]:
-    """A tool whose JSON in a request has so many bytes, and that its prompt shows in few."""
+    """A tool whose JSON has so many bytes without the spaces that a request has in it; its prompt shows few of them."""
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}, "x-note": ""}
-    tool["x-note"] = "x" * (size - len(json.dumps([tool])))
+    tool["x-note"] = "x" * (size - len(json.dumps([tool], separators=(",", ":"))))
     return [tool]
 
 
