@@ -58,14 +58,17 @@ class Alone(Bare):
 
 @dataclass
 class Figures:
-    """Seconds. gaps: of the stream, while the other prompt was read. reading: until the other answer's first token."""
+    """Seconds. gaps: of the stream, while the other prompt was read. reading: until the other answer's first token.
+    alone: the same without a stream."""
 
     gaps: list[float] = field(default_factory=list)
     reading: list[float] = field(default_factory=list)
     longest: list[float] = field(default_factory=list)
+    alone: list[float] = field(default_factory=list)
 
     def row(self) -> str:
-        cells = (max(self.longest), statistics.median(self.gaps), statistics.median(self.reading))
+        middle = (statistics.median(seconds) for seconds in (self.gaps, self.reading, self.alone))
+        cells = (max(self.longest), *middle)
         return " | ".join(f"{seconds:.2f} s" for seconds in cells)
 
 
@@ -117,22 +120,29 @@ def engine_of(url: str) -> int:
 def measure(stack: Stack, figures: Figures, size: int, number: int, *, busy: bool) -> None:
     url = stack.ensure("a")
     clock = processor_time(stack) if busy else time.monotonic
-    system = recorded("codex", size)[0][0]["content"]
+    figures.alone.append(reading(url, clock, size, f"Alone {number}")[1])
     stream = Stream(url, number, clock)
     try:
         if not stream.begun.wait(PATIENCE):
             raise TimeoutError(f"{stack.name}: the stream hasn't begun")
-        messages = [{"role": "system", "content": f"Round {number}. {system}"}, {"role": "user", "content": "Hi"}]
-        began = clock()
-        first_token(url, "a", messages, answer_tokens=1)
-        ended = clock()
+        began, took = reading(url, clock, size, f"Round {number}")
+        ended = began + took
     finally:
         stream.stop()
     times = [each for each in stream.times if began <= each <= ended]
     gaps = [after - before for before, after in zip([began, *times], [*times, ended], strict=True)]
     figures.gaps += gaps
     figures.longest.append(max(gaps))
-    figures.reading.append(ended - began)
+    figures.reading.append(took)
+
+
+def reading(url: str, clock: Clock, size: int, first: str) -> tuple[float, float]:
+    """When a request with an unread prompt was sent, and the time until its answer's first token."""
+    system = recorded("codex", size)[0][0]["content"]
+    messages = [{"role": "system", "content": f"{first}. {system}"}, {"role": "user", "content": "Hi"}]
+    began = clock()
+    first_token(url, "a", messages, answer_tokens=1)
+    return began, clock() - began
 
 
 def rounds(stacks: list[Stack], count: int, size: int, *, busy: bool) -> Mapping[str, Figures]:
@@ -170,7 +180,7 @@ def main() -> int:
         finally:
             for stack in stacks:
                 stack.end(hard=False)
-    print("| | longest gap | median gap | reading |\n|---|---|---|---|")
+    print("| | longest gap | median gap | reading | reading alone |\n|---|---|---|---|---|")
     for name, figures in found.items():
         print(f"| {name} | {figures.row()} |")
     return 0
