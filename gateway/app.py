@@ -51,17 +51,10 @@ Python's 5 ms, one who sends large bodies on twelve connections delays everybody
 
 log = logging.getLogger("ctxgate")
 
-PRUNES = (
-    "gateway.api.responses.response_store:prune",
-    "gateway.api.responses.conversation_store:prune",
-    "gateway.api.operations.usage:prune",
-)
-"""Import strings of the functions that prune the store; `prunes` adds those of the features."""
-
 
 def prunes() -> tuple[str, ...]:
-    """See `gateway.store.retention`."""
-    return (*PRUNES, *(prune for feature in installed() for prune in feature.prunes))
+    """Import strings of the functions that prune the store; see `gateway.store.retention`."""
+    return tuple(prune for feature in installed() for prune in feature.prunes)
 
 
 def build(config: Config, load: Load | None = None) -> API:

@@ -1,9 +1,9 @@
 """What a feature is, and which ones there are.
 
-A feature is a part of the gateway that the path of a request does without: rooms, batches, the cluster. It keeps to one
-folder, or to a package of its own, and its `Feature` names everything that the gateway has to know of it. Nothing else
-in the gateway imports it. Everything is named by import strings, `package.module:name`, which are imported when they
-are first used.
+A feature is a part of the gateway that a chat of OpenAI's API does without: other APIs, rooms, the cluster. It keeps
+to one folder, or to a package of its own, and its `Feature` names everything that the gateway has to know of it.
+Nothing else in the gateway imports it. Everything is named by import strings, `package.module:name`, which are imported
+when they are first used.
 """
 
 from __future__ import annotations
@@ -16,16 +16,25 @@ from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.util import find_spec
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from gateway.wire.chat import ApiName
 
 FEATURES = (
+    "gateway.features.messages.feature:FEATURE",
+    "gateway.features.ollama.feature:FEATURE",
+    "gateway.features.responses.feature:FEATURE",
+    "gateway.features.media.feature:FEATURE",
+    "gateway.features.clients.feature:FEATURE",
+    "gateway.features.operations.feature:FEATURE",
+    "gateway.features.checks.feature:FEATURE",
     "gateway.features.cluster.feature:FEATURE",
     "gateway.features.models.feature:FEATURE",
     "gateway.features.agents.feature:FEATURE",
     "gateway.features.rooms.feature:FEATURE",
     "gateway.features.ctx.feature:FEATURE",
     "gateway.features.batches.feature:FEATURE",
-    "gateway.features.media.feature:FEATURE",
     "gateway.features.evaluation.feature:FEATURE",
     "gateway.features.service.feature:FEATURE",
     "gateway.features.page.feature:FEATURE",
@@ -48,7 +57,8 @@ class Routes(NamedTuple):
     them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes, a path is
     answered as the longest prefix of another `Routes` says that it begins with: OpenAI's for /v1/. errors: below the
     prefixes: a function, GatewayError → JSON value. limits: the same: a function of `gateway.wire.limits`, which writes
-    what is left of a key's limits. finishes: the handlers run to their end even if their clients leave. uploads: the
+    what is left of a key's limits. api: these paths ask a model: a POST that is refused is in the request log, under
+    this name. finishes: the handlers run to their end even if their clients leave. uploads: the
     handlers read the bodies themselves, piece by piece.
     """
 
@@ -56,6 +66,7 @@ class Routes(NamedTuple):
     prefixes: tuple[str, ...] = ()
     errors: str = OPENAI_ERRORS
     limits: str = "gateway.wire.limits:openai_headers"
+    api: ApiName | None = None
     finishes: bool = False
     uploads: bool = False
 
@@ -86,6 +97,8 @@ class Feature(NamedTuple):
     at_start: keys of these sections, as `rooms` or `ctx.root`, that only a restart of the gateway applies.
     settle: a function, `gateway.config.source.Document` and `gateway.config.Config` → `Config`, for a file with one of
     the sections. It reports as problems of the document what a section can't say together with the rest of the file.
+    websockets: path → a function of `gateway.services.Services`, `gateway.server.bodies.Bodies` and an ASGI connection
+    of that type, with its receive and send. It is imported with its first client.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
     prunes: see `gateway.store.retention.Prune`.
     migrations: the dotted name of a folder with revisions of alembic, a branch of their own; see
@@ -101,6 +114,7 @@ class Feature(NamedTuple):
     at_start: tuple[str, ...] = ()
     settle: str | None = None
     routes: tuple[Routes, ...] = ()
+    websockets: Mapping[str, str] = {}
     commands: Mapping[str, tuple[str, str]] = {}
     background: tuple[Background, ...] = ()
     prunes: tuple[str, ...] = ()
@@ -154,10 +168,11 @@ def installed() -> tuple[Feature, ...]:
 def offered(name: str) -> Any:
     """What a feature offers under that name. Raises LookupError if none does.
 
-    Those who ask say what it must be:
-    `engine_pool` in `gateway.app`, `remote_tools` in `gateway.api.responses.endpoints`, `page` in `gateway.api.health`,
-    `fetch_weights` in `gateway.cli.serve`, `key_file` in `gateway.cli.keys`, `model_test` in `gateway.cli.model_test`,
-    `agent_provider` in `gateway.features.rooms.turns`, `record_views` in `gateway.features.agents.tools.data`.
+    Those who ask say what it must be: `engine_pool` in `gateway.app`, `hear` in `gateway.core.gateway`, `spoken_chats`
+    in `gateway.api.chat`, `page` in `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in
+    `gateway.cli.model_test`; and, of features, `key_file` in `gateway.features.operations.commands.keys`,
+    `remote_tools` in `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`,
+    `record_views` in `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

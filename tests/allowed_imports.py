@@ -22,28 +22,26 @@ OURS: dict[str, set[str]] = {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
         *("gateway.wire", "gateway.observe"),
     },
-    "gateway.request": {"gateway.errors", "gateway.wire", "gateway.backends", "gateway.schema", "normalizers"},
-    "gateway.answer": {"gateway.errors", "gateway.wire", "gateway.backends", "normalizers"},
+    "gateway.request": {"gateway.errors", "gateway.wire", "gateway.schema", "normalizers"},
+    "gateway.answer": {"gateway.errors", "gateway.wire", "normalizers"},
     "gateway.observe": {"gateway", "gateway.errors", "gateway.wire", "gateway.config", "gateway.answer"},
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
-        *("gateway.detection", "gateway.schema", "normalizers"),
+        *("gateway.detection", "gateway.feature", "gateway.schema", "normalizers"),
     },
     "gateway.services": {"gateway.errors", "gateway.config", "gateway.core", "gateway.observe", "gateway.store"},
     "gateway.api": {
         *("gateway", "gateway.errors", "gateway.server", "gateway.wire", "gateway.config", "gateway.core"),
-        *("gateway.engines", "gateway.observe", "gateway.request", "gateway.services", "gateway.store"),
-        "gateway.feature",
+        *("gateway.engines", "gateway.observe", "gateway.request", "gateway.services", "gateway.feature"),
     },
     "gateway.app": {
         *("gateway.config", "gateway.core", "gateway.api", "gateway.services", "gateway.server", "gateway.observe"),
         *("gateway.feature", "normalizers"),
     },
     "gateway.cli": {
-        *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.core", "gateway.feature"),
-        *("gateway.backends", "gateway.engines", "gateway.prompts", "gateway.server", "gateway.services"),
-        *("gateway.detection", "gateway.store", "gateway.wire", "normalizers"),
+        *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.feature", "gateway.server"),
+        "gateway.wire",
     },
     "gateway.__main__": {"gateway.cli"},
     "gateway.features": set(),
@@ -51,16 +49,22 @@ OURS: dict[str, set[str]] = {
 
 # The features that each feature may import besides: all of the above. Nothing above may import a feature.
 FEATURES: dict[str, set[str]] = {
-    "agents": set(),
+    "messages": set(),
+    "ollama": set(),
+    "responses": set(),
+    "media": set(),
+    "clients": set(),
+    "operations": set(),
+    "checks": {"clients"},
+    "agents": {"responses"},
     "rooms": {"agents"},
     "ctx": {"agents", "media", "rooms"},
     "batches": set(),
-    "media": set(),
     "evaluation": set(),
-    "models": {"evaluation"},
+    "models": {"evaluation", "ollama"},
     "cluster": {"models"},
     "service": set(),
-    "page": set(),
+    "page": {"clients"},
 }
 
 # Packages of others. Where a part isn't named it may import none.
@@ -82,9 +86,17 @@ THEIRS: dict[str, set[str]] = {
     "gateway.core": {"msgspec"},
     "gateway.server": {"httptools", "msgspec", "starlette", "uvicorn", "websockets"},
     "gateway.store": {"alembic", "sqlalchemy"},
-    "gateway.api": {"msgspec", "prometheus_client", "sqlalchemy", "starlette", "uvicorn"},
+    "gateway.api": {"msgspec", "starlette", "uvicorn"},
     "gateway.app": {"uvicorn"},
-    "gateway.cli": {"click", "httpx", "msgspec", "packaging", "psutil", "rich", "uvicorn"},
+    "gateway.cli": {"click", "httpx", "msgspec", "psutil", "rich"},
+    "gateway.features.messages": {"msgspec"},
+    "gateway.features.ollama": {"msgspec", "starlette"},
+    "gateway.features.responses": {"alembic", "msgspec", "sqlalchemy"},
+    "gateway.features.operations": {
+        *("click", "httpx", "msgspec", "prometheus_client", "rich", "starlette", "uvicorn"),
+    },
+    "gateway.features.clients": {"click", "httpx", "msgspec", "psutil"},
+    "gateway.features.checks": {"click", "httpx", "msgspec", "packaging", "rich"},
     "gateway.features.agents": {
         *("anyio", "bs4", "click", "fsspec", "httpx", "markdownify", "msgspec", "pydantic", "sqlalchemy"),
         *("alembic", "httpx2", "mcp", "mcp_types"),
@@ -94,7 +106,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.features.batches": {
         *("alembic", "click", "msgspec", "pydantic", "rich", "sqlalchemy", "starlette"),
     },
-    "gateway.features.media": {"msgspec", "pydantic", "starlette"},
+    "gateway.features.media": {"msgspec"},
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
         *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),

@@ -17,6 +17,7 @@ import pytest
 GATEWAY = Path(__file__).parents[1] / "gateway"
 PACKAGES = (
     *("server", "api", "request", "core", "engines", "backends", "answer", "prompts", "wire", "schema", "observe"),
+    *(f"features/{name}" for name in ("media", "messages", "ollama", "operations", "responses")),
 )
 
 METHODS, ATTRIBUTES, LINES = 20, 15, 45
@@ -26,7 +27,7 @@ CLASSES = {
     "wire/chat.py:_Known": (0, 29),
     "wire/chat.py:ChatRequest": (6, 24),
     "wire/completions.py:Known": (0, 17),
-    "wire/responses/request.py:CreateResponse": (4, 29),
+    "features/responses/wire/request.py:CreateResponse": (4, 29),
     "observe/request_log.py:Entry": (0, 25),
     "observe/request_log.py:Stats": (5, 16),
     "engines/snapshot.py:EngineSnapshot": (0, 24),
@@ -44,11 +45,11 @@ CLASSES = {
 """Methods and attributes of each larger class."""
 
 FUNCTIONS = {
-    "api/operations/metrics.py:_answers": 58,  # a table of metrics
+    "features/operations/metrics.py:_answers": 58,  # a table of metrics
     "backends/llamacpp.py:open_raw": 57,
     "engines/mlx_server.py:handler": 52,  # a class within, since its base is imported late
     "wire/chat.py:parse": 54,  # a table of fields
-    "wire/responses/answer.py:response_object": 49,  # a table of fields
+    "features/responses/wire/answer.py:response_object": 49,  # a table of fields
 }
 
 FOREIGN = (
@@ -73,8 +74,9 @@ WRITES = {
     "api/completions.py": 1,
     "api/dispatch.py": 1,
     "api/entry.py": 1,
-    "api/ollama.py": 1,
-    "api/responses/websocket.py": 1,
+    "features/media/uploads.py": 1,
+    "features/ollama/endpoints.py": 1,
+    "features/responses/websocket.py": 1,
     "backends/ollama.py": 1,
     "core/passthrough.py": 1,
     # Counters of engines and servers.
@@ -87,7 +89,7 @@ WRITES = {
 }
 """Statements that write to an attribute of another object, which the function didn't make."""
 
-JSON = ("wire/", "schema/")
+JSON = ("wire/", "schema/", *(f"features/{name}/wire/" for name in ("media", "messages", "ollama", "responses")))
 """Packages whose functions take JSON of any kind."""
 
 ANY = {
@@ -95,8 +97,8 @@ ANY = {
     "answer/contents.py": 1,
     "answer/stream.py": 1,
     "answer/whole.py": 1,
-    "api/operations/live.py": 4,
-    "api/responses/websocket.py": 1,
+    "features/operations/live.py": 4,
+    "features/responses/websocket.py": 1,
     "backends/gguf.py": 2,
     "backends/llamacpp_choices.py": 1,
     "backends/ollama_chat.py": 3,
@@ -118,10 +120,13 @@ ANY = {
     "request/token_estimate.py": 2,
     "request/tools_in_prompt.py": 1,
     # Objects of SQLAlchemy, fsspec, mlx-lm and uvicorn, whose types have parameters that don't matter or none at all.
-    "api/operations/endpoints.py": 1,
-    "api/responses/conversation_store.py": 5,
-    "api/responses/item_rows.py": 4,
-    "api/responses/response_store.py": 1,
+    "features/media/endpoints.py": 1,
+    "features/operations/commands/plan.py": 1,
+    "features/operations/commands/usage.py": 1,
+    "features/operations/endpoints.py": 1,
+    "features/responses/conversation_store.py": 5,
+    "features/responses/item_rows.py": 4,
+    "features/responses/response_store.py": 1,
     "engines/mlx_prompts.py": 11,
     "prompts/share.py": 3,
     "server/fast_protocol.py": 2,

@@ -7,24 +7,29 @@ protocol (`gateway.server.fast_protocol`), which saves the scope, the messages a
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
 from gateway.core import Gateway, Run
 from gateway.core.aside import LARGE, aside
 from gateway.errors import GatewayError
+from gateway.feature import offered
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
 from gateway.server.bodies import read_body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client, respond_error
 from gateway.server.principal import CALLER_KEY
 from gateway.wire.chat import MENDED, Caller, ChatRequest, with_tier
 
-if TYPE_CHECKING:
-    from gateway.core.speaker import Memory
-
 PATHS = ("/v1/chat/completions", "/chat/completions")
 
 log = logging.getLogger("ctxgate")
+
+
+class Spoken(Protocol):
+    """Answers chats that want sound: `modalities: ["text", "audio"]`."""
+
+    async def answer(self, body: bytes, client: Client, caller: Caller) -> bool:
+        """False: the chat wants no sound, or its model has none. Raises GatewayError."""
 
 
 class Chat:
@@ -32,8 +37,8 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._said: Memory | None = None
-        """The texts of spoken answers; made by the first."""
+        self._spoken: Spoken | None = None
+        """Made by the first chat that wants sound."""
         self.configured()
 
     def configured(self) -> None:
@@ -50,7 +55,10 @@ class Chat:
                     request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
             except GatewayError as error:
                 check_encoding(headers)
-                if error.param not in ("modalities", "audio") or not await self._spoken(body, client, caller):
+                if error.param not in ("modalities", "audio"):
+                    raise
+                self._spoken = self._spoken or offered("spoken_chats")(self.gateway)
+                if not await self._spoken.answer(body, client, caller):
                     raise
                 return
             if request.stream:
@@ -73,14 +81,6 @@ class Chat:
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
-
-    async def _spoken(self, body: bytes, client: Client, caller: Caller) -> bool:
-        """Answers a chat that wants sound. False: it wants none, or its model has none."""
-        from gateway.api.spoken import answer  # few chats want sound
-        from gateway.core.speaker import Memory
-
-        self._said = self._said or Memory()
-        return await answer(self.gateway, self._said, body, client, caller)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}

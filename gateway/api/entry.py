@@ -56,7 +56,7 @@ class API:
             self._continue_trace = continue_trace
             self.answer_hot = self._answer_traced
         self._websockets = {
-            spelling: handler for path, handler in routes.WEBSOCKETS.items() for spelling in routes.spellings(path)
+            spelling: handler for path, handler in routes.websockets().items() for spelling in routes.spellings(path)
         }
         self.websocket_paths = frozenset(path.encode() for path in self._websockets)
         self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
@@ -130,7 +130,7 @@ class API:
     def _refused(self, scope: Scope, error: GatewayError) -> None:
         """Logs a request to a model that none got to see. One without a valid key leaves no trace: else strangers
         could push the requests of others out of the log."""
-        api, caller = routes.MODEL_APIS.get(scope["path"].removeprefix("/v1").rstrip("/")), scope.get(CALLER_KEY)
+        api, caller = routes.model_apis().get(scope["path"].rstrip("/")), scope.get(CALLER_KEY)
         if api is not None and caller is not None:
             self.chat.gateway.request_log.refused(api, caller, error, scope[BODY_KEY].content)
 

@@ -10,14 +10,11 @@ from gateway.feature import installed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 
-PARTS = ("gateway.api.openapi_paths", "gateway.api.openapi_stored")
-"""The APIs' own modules; see `gateway.feature.Feature.openapi`."""
-
 
 def parts() -> list[Any]:
-    """The modules of the APIs and of the features."""
+    """The modules of OpenAI's API and of the features; see `gateway.feature.Feature.openapi`."""
     of_features = (feature.openapi for feature in installed() if feature.openapi is not None)
-    return [import_module(name) for name in (*PARTS, *of_features)]
+    return [import_module(name) for name in ("gateway.api.openapi_paths", *of_features)]
 
 
 async def describe(request: Request) -> ASGIApp:

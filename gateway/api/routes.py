@@ -15,25 +15,7 @@ DIRECT: Mapping[str, Mapping[str, str]] = {
     "[/v1]/health[/]": {"GET": "gateway.api.health:answer"},
 }
 
-# Over WebSocket; the handler takes the services and an ASGI scope of that type, and is imported with its first client.
-WEBSOCKETS: Mapping[str, str] = {"[/v1]/responses[/]": "gateway.api.responses.websocket:serve"}
-
 OWN = (
-    Routes({
-        "[/v1]/messages": {"POST": "gateway.api.messages:create"},
-        "[/v1]/messages/count_tokens": {"POST": "gateway.api.messages:count_tokens"},
-    }, prefixes=("/v1/messages", "/messages"), errors="gateway.wire.messages.answer:error_object",
-        limits="gateway.wire.limits:anthropic_headers"),
-    Routes({
-        "/api/chat": {"POST": "gateway.api.ollama:chat"},
-        "/api/generate": {"POST": "gateway.api.ollama:generate"},
-        "/api/embed": {"POST": "gateway.api.ollama:embed"},
-        "/api/embeddings": {"POST": "gateway.api.ollama:embeddings"},
-        "/api/tags": {"GET": "gateway.api.ollama:tags"},
-        "/api/ps": {"GET": "gateway.api.ollama:running"},
-        "/api/show": {"POST": "gateway.api.ollama:show"},
-        "/api/version": {"GET": "gateway.api.ollama:version"},
-    }, prefixes=("/api",), errors="gateway.wire.ollama.answer:error_object"),
     Routes({
         "[/v1]/models[/]": {"GET": "gateway.api.models:models"},
         "[/v1]/models/{name}/ready": {"GET": "gateway.api.models:start"},
@@ -42,70 +24,14 @@ OWN = (
         "[/v1]/models/{name:path}": {"GET": "gateway.api.models:model"},
         "[/v1]/ready": {"GET": "gateway.api.models:ready"},
         "[/v1]/ready/{name:path}": {"GET": "gateway.api.models:ready"},
-        "[/v1]/responses[/]": {"POST": "gateway.api.responses.endpoints:create"},
-        "[/v1]/responses/compact": {"POST": "gateway.api.responses.endpoints:compact"},
-        "[/v1]/responses/input_tokens": {"POST": "gateway.api.responses.endpoints:input_tokens"},
-        "[/v1]/responses/{id}": {
-            "GET": "gateway.api.responses.endpoints:retrieve", "DELETE": "gateway.api.responses.endpoints:delete",
-        },
-        "[/v1]/responses/{id}/cancel": {"POST": "gateway.api.responses.endpoints:cancel"},
-        "[/v1]/responses/{id}/input_items": {"GET": "gateway.api.responses.endpoints:input_items"},
-        "[/v1]/conversations[/]": {"POST": "gateway.api.responses.conversations:create"},
-        "[/v1]/conversations/{id}": {
-            "GET": "gateway.api.responses.conversations:retrieve",
-            "POST": "gateway.api.responses.conversations:update",
-            "DELETE": "gateway.api.responses.conversations:delete",
-        },
-        "[/v1]/conversations/{id}/items": {
-            "GET": "gateway.api.responses.conversations:items", "POST": "gateway.api.responses.conversations:add_items",
-        },
-        "[/v1]/conversations/{id}/items/{item}": {
-            "GET": "gateway.api.responses.conversations:item",
-            "DELETE": "gateway.api.responses.conversations:delete_item",
-        },
-        "[/v1]/completions": {"POST": "gateway.api.completions:create"},
-        "[/v1]/embeddings": {"POST": "gateway.api.embeddings:embeddings"},
-        "[/v1]/rerank": {"POST": "gateway.api.embeddings:rerank"},
-        "/metrics": {"GET": "gateway.api.operations.endpoints:metrics"},
-        "/-/status": {"GET": "gateway.api.operations.endpoints:status"},
-        "/-/plan": {
-            "GET": "gateway.api.operations.endpoints:plan", "POST": "gateway.api.operations.endpoints:plan",
-        },
-        "/-/reload": {"POST": "gateway.api.operations.endpoints:reload"},
-        "/-/usage": {"GET": "gateway.api.operations.usage:usage"},
-        "/-/events": {"GET": "gateway.api.operations.live:events"},
-        "/-/formats": {"GET": "gateway.api.operations.endpoints:formats"},
-        "/-/logs/{name:path}": {"GET": "gateway.api.operations.endpoints:logs"},
-        "/-/chat/completions": {"POST": "gateway.api.operations.recorded:create"},
-        "/-/requests": {"GET": "gateway.api.operations.endpoints:requests"},
-        "/-/requests/{key:path}": {"GET": "gateway.api.operations.endpoints:request"},
         "/openapi.json": {"GET": "gateway.api.openapi:describe"},
         "/llms.txt": {"GET": "gateway.api.llms_txt:show"},
     }, prefixes=("/",)),
+    Routes({"[/v1]/completions": {"POST": "gateway.api.completions:create"}}, api="completions"),
+    Routes({"[/v1]/embeddings": {"POST": "gateway.api.embeddings:embeddings"}}, api="embeddings"),
+    Routes({"[/v1]/rerank": {"POST": "gateway.api.embeddings:rerank"}}, api="rerank"),
 )  # fmt: skip
-"""Those of the APIs; `routes` adds those of the features."""
-
-
-MODEL_APIS: Mapping[str, ApiName] = {
-    "/messages": "messages",
-    "/responses": "responses",
-    "/completions": "completions",
-    "/embeddings": "embeddings",
-    "/rerank": "rerank",
-    "/audio/transcriptions": "audio",
-    "/audio/translations": "audio",
-    "/audio/speech": "audio",
-    "/images/generations": "images",
-    "/images/edits": "images",
-    "/images/variations": "images",
-    "/infill": "infill",
-    "/api/chat": "ollama",
-    "/api/generate": "ollama",
-    "/api/embed": "ollama",
-    "/api/embeddings": "ollama",
-    "/-/chat/completions": "chat",
-}
-"""Paths, without /v1, whose requests ask a model; those that are refused are in the request log, too."""
+"""Those of OpenAI's API; `routes` adds those of the features."""
 
 
 def spellings(path: str) -> Iterator[str]:
@@ -123,6 +49,25 @@ def spellings(path: str) -> Iterator[str]:
 def routes() -> tuple[Routes, ...]:
     """All of them. Where two have the same path, the earlier one answers."""
     return (*OWN, *(table for feature in installed() for table in feature.routes))
+
+
+@cache
+def model_apis() -> Mapping[str, ApiName]:
+    """Paths whose requests ask a model, without a slash at their end, and the API of each."""
+    return {
+        spelling.rstrip("/"): table.api
+        for table in routes()
+        if table.api is not None
+        for path, handlers in table.paths.items()
+        if "POST" in handlers
+        for spelling in spellings(path)
+    }
+
+
+@cache
+def websockets() -> Mapping[str, str]:
+    """Paths over WebSocket; see `gateway.feature.Feature.websockets`."""
+    return {path: handler for feature in installed() for path, handler in feature.websockets.items()}
 
 
 def routes_of(path: str) -> Routes:

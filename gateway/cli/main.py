@@ -21,20 +21,6 @@ OWN = {
     "serve": ("gateway.cli.serve:serve", "Serve the models of config.yaml."),
     "init": ("gateway.cli.init:init", "Write the default config.yaml."),
     "check": ("gateway.cli.check:check", "Check config.yaml."),
-    "doctor": ("gateway.cli.doctor:doctor", "Check everything that serving needs, and try a client's requests."),
-    "launch": ("gateway.cli.launch:launch", "Start a coding agent with a model of this machine."),
-    "plan": ("gateway.cli.plan:plan", "Show what a changed config.yaml would change."),
-    "self": ("gateway.cli.self_check:itself", "Check that this installation of ctxgate is complete."),
-    "status": ("gateway.cli.status:status", "Show what the running gateway does."),
-    "usage": ("gateway.cli.usage:usage", "Show how much each key, model and program used."),
-    "logs": ("gateway.cli.logs:logs", "Show the output of a model's engine."),
-    "replay": ("gateway.cli.replay:replay", "Parse a recorded answer as another tool-call format."),
-    "formats": ("gateway.cli.formats:formats", "List the tool-call formats, or detect a model's."),
-    "load": ("gateway.cli.load:load", "Load a model into memory."),
-    "unload": ("gateway.cli.load:unload", "Unload a model from memory."),
-    "chat": ("gateway.cli.chat:chat", "Try a model in the terminal."),
-    "prompts": ("gateway.cli.prompts:prompts", "List and remove saved prompts."),
-    "keys": ("gateway.cli.keys:keys", "Make, list and revoke the keys of callers."),
 }
 """The function and the purpose of each command; `commands` adds those of the features. Only the module of the command
 that runs is imported."""

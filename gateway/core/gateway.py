@@ -18,6 +18,7 @@ from gateway.core.pool import EnginePool
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.errors import GatewayError, ProviderUnavailable
+from gateway.feature import offered
 from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
@@ -30,6 +31,11 @@ if TYPE_CHECKING:
     from gateway.prompts.saved import SavedPrompts
 
 log = logging.getLogger("ctxgate")
+
+RouteOf = Callable[[str], Route | None]
+"""By a model's name; called anew for each request, since a reload may replace or end a route."""
+Hear = Callable[[RouteOf, ChatRequest, str], Awaitable[ChatRequest]]
+"""Replaces the sound in a chat by what was said, with the model of that name, which hears."""
 
 
 class Gateway:
@@ -233,22 +239,18 @@ class Gateway:
         await self.aclose()
 
 
-def _open(route: Route, request: ChatRequest, route_of: Callable[[str], Route | None]) -> Awaitable[Run]:
+def _open(route: Route, request: ChatRequest, route_of: RouteOf) -> Awaitable[Run]:
     model = route.model
     if model.retries or model.fallbacks:
         return open_with_fallbacks(model, route_of, request)
     return route.open_in_turn(request)
 
 
-async def _open_with_sound(route: Route, request: ChatRequest, route_of: Callable[[str], Route | None]) -> Run:
+async def _open_with_sound(route: Route, request: ChatRequest, route_of: RouteOf) -> Run:
     """Has another model of config.yaml transcribe the sound of the chat first."""
-    from gateway.wire.sounds import may_have  # few models need it
-
-    ears = route.model.transcribe_with
-    if ears is not None and may_have(request.fields["messages"]):
-        from gateway.core.transcriber import Transcriber
-
-        request = await Transcriber(route_of).heard(request, ears)
+    if (ears := route.model.transcribe_with) is not None:
+        hear: Hear = offered("hear")
+        request = await hear(route_of, request, ears)
     return await _open(route, request, route_of)
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
-from gateway.api.responses import conversation_store
 from gateway.app import build
 from gateway.config import Config, Model, Server
+from gateway.features.responses import conversation_store
+from gateway.features.responses.wire import conversations
 from gateway.server.keys import FILE, KeyFile
-from gateway.wire.responses import conversations
 from tests.api.asking import said
 from tests.gateway.double import Double, Script, answers, chunk, completion
 from tests.gateway.running import FAST, NO_COMMENTS

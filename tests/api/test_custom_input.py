@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from gateway.wire.responses.custom import InputReader
+from gateway.features.responses.wire.custom import InputReader
 
 # The arguments, what leaves while they come, and the whole input.
 CASES: dict[str, tuple[str, str, str]] = {

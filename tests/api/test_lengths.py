@@ -10,15 +10,15 @@ import pytest
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.media.requests import CreateImage, CreateSpeech, parser
+from gateway.features.messages.wire.request import CreateMessage, chat_fields
+from gateway.features.ollama.wire.request import Chat
+from gateway.features.responses.wire.request import LONGEST_ECHO, CreateResponse, messages
 from gateway.request.constraints import check_tools
 from gateway.request.repair_history import LONGEST_ARGUMENTS, repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
 from gateway.wire.chat import LONGEST_TOOLS, ChatRequest, decode
 from gateway.wire.completions import CreateCompletion
-from gateway.wire.messages.request import CreateMessage, chat_fields
 from gateway.wire.nulls import MOST_FIELDS
-from gateway.wire.ollama.request import Chat
-from gateway.wire.responses.request import LONGEST_ECHO, CreateResponse, messages
 
 USER = {"role": "user", "content": "Hi"}
 NAME, ID, ECHO = "n" * (LONGEST_NAME + 1), "i" * (LONGEST_ID + 1), "e" * (LONGEST_ECHO + 1)

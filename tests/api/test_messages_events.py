@@ -14,7 +14,7 @@ import pytest
 from pydantic import TypeAdapter
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.messages.answer import MessageEncoder
+from gateway.features.messages.wire.answer import MessageEncoder
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.messages.request import CreateMessage, chat_fields, dropped, offered
+from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped, offered
 from tests.api.asking import WEATHER
 from tests.gateway.double import Json
 

@@ -11,13 +11,13 @@ import httpx
 import pytest
 
 from gateway.errors import GatewayError
+from gateway.features.messages.wire import request as messages
+from gateway.features.ollama.wire.request import Chat, Embed, Generate
+from gateway.features.responses.wire import request as responses
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.completions import CreateCompletion
 from gateway.wire.embeddings import CreateEmbedding, CreateRerank
-from gateway.wire.messages import request as messages
 from gateway.wire.nulls import without_nulls
-from gateway.wire.ollama.request import Chat, Embed, Generate
-from gateway.wire.responses import request as responses
 from tests.gateway.double import Exchange, Json, chunk, completion
 from tests.gateway.running import running
 from tests.patience import PATIENCE

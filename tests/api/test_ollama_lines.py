@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.ollama.answer import LineEncoder
+from gateway.features.ollama.wire.answer import LineEncoder
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
 
 

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.ollama.options import SERVICE
-from gateway.wire.ollama.request import Chat, Embed, Generate, unknown_fields
+from gateway.features.ollama.wire.options import SERVICE
+from gateway.features.ollama.wire.request import Chat, Embed, Generate, unknown_fields
 from tests.api.asking import said
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.before_ollama import before

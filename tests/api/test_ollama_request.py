@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.wire.ollama.request import Chat, Generate, plain_name
+from gateway.features.ollama.wire.request import Chat, Generate, plain_name
 
 Json = dict[str, Any]
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, ProviderRateLimit
+from gateway.features.responses.wire.answer import ResponseEncoder, response_object
+from gateway.features.responses.wire.request import CreateResponse, ToolTable, seal
 from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
-from gateway.wire.responses.answer import ResponseEncoder, response_object
-from gateway.wire.responses.request import CreateResponse, ToolTable, seal
 
 Json = dict[str, Any]
 

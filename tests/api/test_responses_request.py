@@ -9,9 +9,17 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
+from gateway.features.responses.wire.answer import response_object
+from gateway.features.responses.wire.request import (
+    SEALED,
+    CreateResponse,
+    Server,
+    ToolTable,
+    chat_fields,
+    left_out,
+    seal,
+)
 from gateway.wire.allowed_tools import choice_of
-from gateway.wire.responses.answer import response_object
-from gateway.wire.responses.request import SEALED, CreateResponse, Server, ToolTable, chat_fields, left_out, seal
 
 Json = dict[str, Any]
 

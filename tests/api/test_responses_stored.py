@@ -11,8 +11,8 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from gateway.features.responses.wire.request import CreateResponse, ToolTable, chat_fields
 from gateway.wire.allowed_tools import choice_of
-from gateway.wire.responses.request import CreateResponse, ToolTable, chat_fields
 from tests.api.asking import frames, said
 from tests.gateway.backend import RUNTIME
 from tests.gateway.client import Answer
@@ -274,8 +274,8 @@ async def test_strict_chat_templates_can_read_what_codex_sends() -> None:
 
 async def test_everybody_has_their_own(tmp_path: Path) -> None:
     """Another user's key finds nothing."""
-    from gateway.api.responses.response_store import ResponseStore, Stored
     from gateway.errors import ProviderInvalidRequest
+    from gateway.features.responses.response_store import ResponseStore, Stored
     from gateway.server.principal import LOCAL, Principal
     from gateway.store import Store
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.api.responses.truncation import MOST_COUNTS, fitting, without
+from gateway.features.responses.truncation import MOST_COUNTS, fitting, without
 
 ITEM = {"role": "user", "content": ""}
 

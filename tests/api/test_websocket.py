@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from websockets.asyncio.client import connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
-from gateway.api.responses import websocket
+from gateway.features.responses import websocket
 from tests.api.asking import said
 from tests.api.websocket import PATH, ask, opened, rest, turn
 from tests.cli.commands import answering, config, serving

@@ -23,7 +23,7 @@ from gateway.errors import (
     WeightsMissing,
     retry_after,
 )
-from gateway.wire.messages.answer import error_object
+from gateway.features.messages.wire.answer import error_object
 from tests.gateway.client import chat
 from tests.gateway.double import answers
 from tests.gateway.running import running

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from gateway.cli.contracts import CONTRACTS
+from gateway.features.clients.contracts import CONTRACTS
 from tests.cli.commands import answering, config, ctxgate, serving
 from tests.engines.served import served
 from tests.ports import free_port

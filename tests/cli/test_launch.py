@@ -21,9 +21,9 @@ from unittest.mock import patch
 import pytest
 import yaml
 
-from gateway.cli.contracts import CONTRACTS
-from gateway.cli.launch import PROGRAMS
 from gateway.cli.main import main
+from gateway.features.clients.commands.launch import PROGRAMS
+from gateway.features.clients.contracts import CONTRACTS
 from tests.cli.commands import answering, config, ctxgate, environment, serving
 from tests.ports import free_port
 

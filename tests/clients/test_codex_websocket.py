@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.api.responses import websocket
+from gateway.features.responses import websocket
 from tests.clients.agents import PROGRAMS, TOLD, engine, run
 from tests.clients.pages import configured
 from tests.gateway.running import running

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 import yaml
 
-from gateway.cli.contracts import ADDRESS, CONTRACTS, filled
 from gateway.config import load
+from gateway.features.clients.contracts import ADDRESS, CONTRACTS, filled
 from tests.clients import pages
 from tests.clients.pages import blocks, configured, here
 from tests.clients.table import CLIENTS, is_installed

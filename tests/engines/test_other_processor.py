@@ -158,8 +158,8 @@ def test_the_gateway_the_status_and_the_doctor(foreign: Path, test_model: Path, 
 
 
 def test_the_doctor_without_the_embedded_engine(foreign: Path, test_model: Path) -> None:
-    from gateway.cli.doctor import model_finding
     from gateway.config import Config
+    from gateway.features.checks.commands.doctor import model_finding
 
     model = Model(name="tiny", runtime="llama.cpp", path=test_model)
     config = Config(source=Path("config.yaml"), active_model="tiny", models={"tiny": model})

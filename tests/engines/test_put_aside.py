@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from gateway.api.operations.live import in_flight as in_flight_now
-from gateway.api.operations.snapshot import snapshot
 from gateway.backends.llamacpp_flex import FlexReply, LlamaCppFlex
 from gateway.backends.resumable import written
 from gateway.config import Model
@@ -21,6 +19,8 @@ from gateway.core import Gateway
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
 from gateway.engines.request_queue import Running, put_aside
+from gateway.features.operations.live import in_flight as in_flight_now
+from gateway.features.operations.snapshot import snapshot
 from gateway.wire.chat import ChatRequest
 from tests.support.put_aside import TOKENS, asked, flex, in_flight, places, put_aside_by, streamed, whole
 from tests.support.shared_memory import engine_of, gateway_of, limits, notes_on, rest, sized

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.api.responses.item_rows import MOST_BYTES, PAGE_BYTES
+from gateway.features.responses.item_rows import MOST_BYTES, PAGE_BYTES
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway
 

@@ -21,7 +21,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import connect
 
-from gateway.api.routes import WEBSOCKETS, spellings
+from gateway.api.routes import spellings, websockets
 from tests.hostile.endpoints import MESSAGES_BY_WEBSOCKET, ROWS, SCHEMA
 from tests.hostile.grown import grown
 from tests.hostile.running import LAG_SECONDS, Upstream, configuration, keep_watching, polite, started, warm
@@ -82,7 +82,7 @@ def acts(house: House, key: str, size: int, *, all: bool) -> list[Act]:
 def test_each_endpoint_has_a_row() -> None:
     with_body = {key for key in ENDPOINTS if not key.startswith("GET ")}
     assert ROWS.keys() == with_body, "tests/hostile/endpoints.py needs an example of what it takes"
-    assert WEBSOCKETS.keys() == MESSAGES_BY_WEBSOCKET.keys()
+    assert websockets().keys() == MESSAGES_BY_WEBSOCKET.keys()
 
 
 @pytest.mark.parametrize("key", ROWS)
@@ -105,7 +105,7 @@ def test_large_texts(key: str, house: House) -> None:
     house.tried([Act(case.name, partial(house.send, place, case)) for case in texts])
 
 
-@pytest.mark.parametrize("path", WEBSOCKETS)
+@pytest.mark.parametrize("path", websockets())
 def test_messages_over_websocket(path: str, house: House) -> None:
     url = f"ws://127.0.0.1:{house.gateway.port}{next(spellings(path))}"
     late = []

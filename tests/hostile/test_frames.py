@@ -10,7 +10,7 @@ from itertools import repeat
 
 import pytest
 
-from gateway.api.routes import WEBSOCKETS, spellings
+from gateway.api.routes import spellings, websockets
 from gateway.server.websocket import FRAMES
 from tests.hostile.conftest import Unharmed
 from tests.hostile.frames import CLOSE, CONTINUED, FIN, PING, PONG, TEXT, opened
@@ -54,7 +54,7 @@ def ended(one: socket.socket) -> bytes:
     return b"".join(iter(lambda: one.recv(65536), b""))
 
 
-@pytest.mark.parametrize("path", [next(iter(spellings(each))) for each in WEBSOCKETS])
+@pytest.mark.parametrize("path", [next(iter(spellings(each))) for each in websockets()])
 def test_floods_of_frames(path: str, gateway: Gateway, unharmed: Unharmed, subtests: pytest.Subtests) -> None:
     with opened(gateway, path) as one:  # what the first one loads isn't growth
         one.sendall(frame(TEXT, b"{}"))

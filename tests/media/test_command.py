@@ -6,9 +6,9 @@ import json
 import sys
 from pathlib import Path
 
-from gateway.cli.doctor import model_finding
 from gateway.config import load
 from gateway.engines.machine import this_machine
+from gateway.features.checks.commands.doctor import model_finding
 from tests.support.sound import gateway, states
 
 SERVER = """

@@ -17,9 +17,9 @@ from openai import AsyncOpenAI, AsyncStream
 from openai.types.chat import ChatCompletionChunk
 
 from gateway.config import Model
-from gateway.core.speaker import MAX_SAID, Memory
+from gateway.features.media.speaker import MAX_SAID, Memory
+from gateway.features.media.wire.spoken import MAX_SENTENCE, Sentences
 from gateway.wire.chat import Caller
-from gateway.wire.spoken import MAX_SENTENCE, Sentences
 from tests.gateway.double import Double, Exchange, Json, Script, answers, chunk, completion, streams
 from tests.media.running import in_front_of
 from tests.patience import PATIENCE

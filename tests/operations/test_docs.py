@@ -15,10 +15,10 @@ from pathlib import Path
 import pytest
 
 from gateway.answer import capture
-from gateway.api.operations import metrics
 from gateway.backends import choice, replicas
 from gateway.config import load
 from gateway.config.diff import at_start
+from gateway.features.operations import metrics
 from gateway.observe import request_log
 from tests.cli.commands import environment
 from tests.conftest import ROOT

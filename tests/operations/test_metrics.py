@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gateway.api.operations.metrics import TOGETHER, exposition
 from gateway.config import Config, Model
 from gateway.core import Gateway
+from gateway.features.operations.metrics import TOGETHER, exposition
 from gateway.observe.vitals import Vitals
 
 MODELS = 2000

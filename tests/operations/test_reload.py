@@ -19,12 +19,12 @@ import httpx
 import pytest
 
 from benchmarks import reloads
-from gateway.api.operations.endpoints import MAX_FILE
 from gateway.app import build
 from gateway.config import Config, load
 from gateway.core import Gateway as Core
 from gateway.core import reload
 from gateway.core.reload import Reloader
+from gateway.features.operations.endpoints import MAX_FILE
 from tests.cli.commands import config as written
 from tests.cli.commands import environment
 from tests.gateway.client import Client, request

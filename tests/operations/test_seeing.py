@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as families
 
-from gateway.cli.replay import listed
+from gateway.features.operations.commands.replay import listed
 from tests.cli.commands import ctxgate
 from tests.operations.running import QUESTION, Gateway, gateway
 

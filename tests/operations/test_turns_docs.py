@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gateway.cli.status import queued_text, waiting_text
 from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
+from gateway.features.operations.commands.status import queued_text, waiting_text
 from gateway.prompts.speed import ReadingSpeed, Waits
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.limit_words import NAMES

@@ -15,9 +15,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.api.operations.live import LISTENERS, in_flight
 from gateway.config import Config, Model
 from gateway.core import Gateway as Core
+from gateway.features.operations.live import LISTENERS, in_flight
 from gateway.features.page.endpoints import FOLDER, POLICY, TYPES
 from gateway.wire.chat import ChatRequest
 from tests.gateway.double import Exchange, chunk

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gateway.cli.contracts import CONTRACTS
+from gateway.features.clients.contracts import CONTRACTS
 from tests.gateway.double import Exchange, chunk
 from tests.hostile.running import Gateway, Upstream, configuration, polite, started
 from tests.page import axe

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gateway.api.operations.metrics import exposition
+from gateway.features.operations.metrics import exposition
 from gateway.observe.vitals import Vitals
 from gateway.upstream import Response, Upstream
 from tests.cli.commands import ctxgate

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gateway.api.operations.live import in_flight
 from gateway.backends import messages
+from gateway.features.operations.live import in_flight
 from gateway.prompts.blocks import Chain, chain
 from gateway.prompts.index import DAY, PINNED_SECONDS, Match, best, excess, superseded
 from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first

@@ -10,8 +10,6 @@ from typing import Any
 import pytest
 from sqlalchemy import text
 
-from gateway.api.responses.conversation_store import ConversationStore
-from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import prunes
 from gateway.config import Server
 from gateway.errors import ProviderInvalidRequest
@@ -19,10 +17,12 @@ from gateway.features.batches.batch_store import BatchStore
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.objects import CreateBatch
 from gateway.features.batches.settings import Batches
+from gateway.features.responses.conversation_store import ConversationStore
+from gateway.features.responses.response_store import ResponseStore, Stored
+from gateway.features.responses.wire.conversations import written
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.retention import prune_all
-from gateway.wire.responses.conversations import written
 from tests.support.state import DAY, config
 
 NOW = time.time()

@@ -12,15 +12,15 @@ from alembic import command
 from alembic.config import Config
 from sqlalchemy import Connection, create_engine, text
 
-from gateway.api.responses import item_rows
-from gateway.api.responses.conversation_store import ConversationStore
-from gateway.api.responses.item_rows import Paging
-from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.responses import item_rows
+from gateway.features.responses.conversation_store import ConversationStore
+from gateway.features.responses.item_rows import Paging
+from gateway.features.responses.response_store import ResponseStore, Stored
+from gateway.features.responses.wire.conversations import written
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.migrate import LOCATION
-from gateway.wire.responses.conversations import written
 
 NOW = 2**31
 

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 from sqlalchemy import Connection, func, select, text
 
-from gateway.api.responses import response_store as kept
-from gateway.api.responses.response_store import ResponseStore, Stored
 from gateway.app import prunes
 from gateway.config import Config, Server
 from gateway.core import Gateway
@@ -21,6 +19,9 @@ from gateway.features.agents.settings import Rooms
 from gateway.features.ctx import journal
 from gateway.features.ctx.frames import Send, event_id
 from gateway.features.ctx.settings import Ctx
+from gateway.features.responses import response_store as kept
+from gateway.features.responses.response_store import ResponseStore, Stored
+from gateway.features.responses.wire.conversations import written
 from gateway.features.rooms import expiry as rooms
 from gateway.features.rooms.schemas import Actor, Rent
 from gateway.features.rooms.tables import EVENTS, MESSAGES, ROOMS
@@ -32,7 +33,6 @@ from gateway.store import Store, retention
 from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from gateway.wire.events import Done, line
-from gateway.wire.responses.conversations import written
 from tests.patience import PATIENCE
 from tests.support.state import DAY, config
 

@@ -12,12 +12,12 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from gateway.api.operations.snapshot import snapshot
-from gateway.cli.status import notes
 from gateway.config import Config, Engines, Model, Residence
 from gateway.core import Gateway, Run
 from gateway.engines import Engine, memory
 from gateway.engines.recipe import Machine
+from gateway.features.operations.commands.status import notes
+from gateway.features.operations.snapshot import snapshot
 from gateway.wire.chat import ChatRequest
 from tests.patience import PATIENCE
 

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, cast
 
-from gateway.api.responses.endpoints import Answer, Begin
 from gateway.api.streaming import Opened, Stream
 from gateway.core import Run
 from gateway.core.aside import aside
@@ -21,6 +20,8 @@ from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.agents.turn import Bounds, Step, ToolAnswered, Turn
+from gateway.features.responses.endpoints import Answer, Begin
+from gateway.features.responses.wire.request import CreateResponse, Item, Server, ToolTable, chat_fields
 from gateway.provider import (
     AssistantMessage,
     Delta,
@@ -39,7 +40,6 @@ from gateway.wire.allowed_tools import freed
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.pieces import CallArguments, CallStart, End, Text, pieces
 from gateway.wire.pieces import Usage as Used
-from gateway.wire.responses.request import CreateResponse, Item, Server, ToolTable, chat_fields
 from gateway.wire.text import short
 
 Events = list[dict[str, Any]]
@@ -53,7 +53,7 @@ LIMITS = {"output_tokens": "max_output_tokens", "tool_calls": "max_tool_calls"}
 
 
 async def join(request: Request, tools: ToolTable) -> Begin:
-    """Adds the tools of the servers that the request names; see `gateway.api.responses.endpoints.Join`.
+    """Adds the tools of the servers that the request names; see `gateway.features.responses.endpoints.Join`.
 
     Raises ProviderInvalidRequest.
     """

@@ -13,9 +13,9 @@ from msgspec import Raw
 from gateway.backends import Forward
 from gateway.config import Role
 from gateway.core import Route
-from gateway.core.forwarded import Asked
 from gateway.core.permission import check, tier_of
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.media.forwarded import Asked
 from gateway.features.media.passed import Passed
 from gateway.features.media.requests import CreateImage, CreateSpeech, Named, parser, pictures, texts
 from gateway.features.media.uploads import Upload, form, read_body, read_form

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 from gateway.feature import Feature, Routes
 
-FORMS = Routes({
-    "[/v1]/audio/transcriptions": {"POST": "gateway.features.media.endpoints:transcribe"},
-    "[/v1]/audio/translations": {"POST": "gateway.features.media.endpoints:translate"},
-    "[/v1]/images/edits": {"POST": "gateway.features.media.endpoints:edit"},
-    "[/v1]/images/variations": {"POST": "gateway.features.media.endpoints:vary"},
-}, uploads=True)  # fmt: skip
-
-OBJECTS = Routes({
+SOUND = Routes({
     "[/v1]/audio/speech": {"POST": "gateway.features.media.endpoints:speak"},
     "[/v1]/audio/voices": {"GET": "gateway.features.media.endpoints:voices"},
-    "[/v1]/images/generations": {"POST": "gateway.features.media.endpoints:draw"},
-    "[/v1]/infill": {"POST": "gateway.features.media.endpoints:infill"},
+}, api="audio")  # fmt: skip
+
+HEARD = Routes({
+    "[/v1]/audio/transcriptions": {"POST": "gateway.features.media.endpoints:transcribe"},
+    "[/v1]/audio/translations": {"POST": "gateway.features.media.endpoints:translate"},
+}, api="audio", uploads=True)  # fmt: skip
+
+DRAWN = Routes({"[/v1]/images/generations": {"POST": "gateway.features.media.endpoints:draw"}}, api="images")
+
+CHANGED = Routes({
+    "[/v1]/images/edits": {"POST": "gateway.features.media.endpoints:edit"},
+    "[/v1]/images/variations": {"POST": "gateway.features.media.endpoints:vary"},
+}, api="images", uploads=True)  # fmt: skip
+
+INFILL = Routes({"[/v1]/infill": {"POST": "gateway.features.media.endpoints:infill"}}, api="infill")
+
+TOKENS = Routes({
     "[/v1]/tokenize": {"POST": "gateway.features.media.endpoints:tokenize"},
     "[/v1]/detokenize": {"POST": "gateway.features.media.endpoints:detokenize"},
     "[/v1]/apply-template": {"POST": "gateway.features.media.endpoints:apply_template"},
@@ -33,6 +41,10 @@ UPSTREAM = Routes(
 FEATURE = Feature(
     name="media",
     sections={"media": "gateway.features.media.settings:Media"},
-    routes=(FORMS, OBJECTS, UPSTREAM),
+    routes=(SOUND, HEARD, DRAWN, CHANGED, INFILL, TOKENS, UPSTREAM),
     openapi="gateway.features.media.openapi",
+    offers={
+        "spoken_chats": "gateway.features.media.spoken:SpokenChats",
+        "hear": "gateway.features.media.transcriber:heard",
+    },
 )

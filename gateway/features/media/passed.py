@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.backends import Forward, Forwarded
-from gateway.core.forwarded import Asked, forwarded, pieces
+from gateway.features.media.forwarded import Asked, forwarded, pieces
 from gateway.server.asgi import Headers, Receive, Scope, Send
 
 GUARDS = ((b"x-content-type-options", b"nosniff"), (b"content-security-policy", b"sandbox"))

@@ -28,13 +28,13 @@ from gateway.errors import (
 )
 from gateway.features.models.inventory import add, remove
 from gateway.features.models.pull import pull as fetch
+from gateway.features.ollama.wire.answer import error_object
+from gateway.features.ollama.wire.request import Named, plain_name
 from gateway.server.asgi import ASGIApp
 from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
 from gateway.services import Services
 from gateway.wire.chat import encode
-from gateway.wire.ollama.answer import error_object
-from gateway.wire.ollama.request import Named, plain_name
 
 log = logging.getLogger("ctxgate")
 

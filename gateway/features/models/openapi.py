@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from gateway.api.openapi_paths import NDJSON, OBJECT, Json, ollama, operations, parameter
+from gateway.api.openapi_paths import OBJECT, Json, operations, parameter
+from gateway.features.ollama.openapi import NDJSON, ollama
 
 _NAME = (parameter("name"),)
 

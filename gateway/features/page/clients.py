@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 from urllib.parse import urlsplit
 
-from gateway.cli.contracts import CONTRACTS, Contract, filled
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.clients.contracts import CONTRACTS, Contract, filled
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 

@@ -36,7 +36,7 @@ from gateway.provider.messages import (
 from gateway.provider.request import Tool, ToolChoice, ToolChoiceForce
 from gateway.provider.response import FinishReason, Response, Usage
 from gateway.schema.jsontext import dump_json, parse_json
-from gateway.wire.messages.answer import ERROR_TYPES, STOP_REASONS
+from gateway.wire.anthropic import ERROR_TYPES, STOP_REASONS
 
 _SAMPLING = {
     "temperature": "temperature",

@@ -15,7 +15,7 @@ from gateway.config import load
 from gateway.features.agents.settings import MCP
 from gateway.features.agents.tools import Access, Cost, Effect
 from gateway.features.agents.tools.mcp import http, results, server, stdio
-from gateway.wire.responses.request import NOT_OURS, CreateResponse, ToolTable
+from gateway.features.responses.wire.request import NOT_OURS, CreateResponse, ToolTable
 from tests.cli.commands import config, ctxgate
 from tests.support.mcp_servers import TIME
 

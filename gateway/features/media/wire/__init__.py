@@ -1,0 +1,1 @@
+"""The sound in requests and answers; pure."""

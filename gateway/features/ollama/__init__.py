@@ -1,0 +1,1 @@
+"""Below `/api`, as Ollama has it."""

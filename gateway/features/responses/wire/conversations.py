@@ -1,0 +1,118 @@
+"""`/v1/conversations`: validates requests, and shows items as OpenAI does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from gateway.errors import ProviderInvalidRequest
+from gateway.features.responses.wire.answer import new_id
+from gateway.features.responses.wire.request import Item, add_item
+from gateway.wire import body
+from gateway.wire.chat import encode
+from gateway.wire.conversation import Conversation
+from gateway.wire.stored import check_metadata
+
+MOST_ITEMS = 20
+"""Items that one request may add: OpenAI's limit."""
+LONGEST_ID = 256
+"""Characters of an item's id, by which it is found again."""
+PREFIXES = {"message": "msg", "reasoning": "rs", "function_call": "fc", "custom_tool_call": "ctc", "compaction": "cmp"}
+PREFIXES |= {"mcp_call": "mcp", "mcp_list_tools": "mcpl"}
+_STATED = (
+    *("message", "function_call", "function_call_output", "custom_tool_call", "custom_tool_call_output", "reasoning"),
+)
+"""Items that have a status."""
+
+
+class CreateConversation(Struct):
+    items: list[Item] | None = None
+    metadata: dict[str, str] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> CreateConversation:
+        """Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock, which name the invalid field."""
+        request = body.read(_create_decoder, data or b"{}")
+        check_metadata(request.metadata)
+        check_items(request.items or [])
+        return request
+
+
+class UpdateConversation(Struct):
+    metadata: dict[str, str] | None = None
+
+    @classmethod
+    def parse(cls, data: bytes) -> UpdateConversation:
+        """Raises ProviderInvalidRequest."""
+        request = body.read(_update_decoder, data)
+        check_metadata(request.metadata)
+        return request
+
+
+class AddItems(Struct):
+    items: list[Item] = field(default_factory=list)
+
+    @classmethod
+    def parse(cls, data: bytes) -> AddItems:
+        """Raises ProviderInvalidRequest and ProviderUnsupportedContentBlock."""
+        request = body.read(_add_decoder, data)
+        if not request.items:
+            raise ProviderInvalidRequest("items: at least one item is required", param="items")
+        check_items(request.items)
+        return request
+
+
+_create_decoder = msgspec.json.Decoder(CreateConversation)
+_update_decoder = msgspec.json.Decoder(UpdateConversation)
+_add_decoder = msgspec.json.Decoder(AddItems)
+
+
+def check_items(items: list[Item]) -> None:
+    """Raises what a request that sent them as input would raise."""
+    if len(items) > MOST_ITEMS:
+        raise ProviderInvalidRequest(f"items: at most {MOST_ITEMS} at a time", param="items")
+    conversation = Conversation()
+    for position, item in enumerate(items):
+        add_item(conversation, item, f"items[{position}]")
+
+
+def with_ids(items: Iterable[Item], known: set[Any]) -> list[Item]:
+    """The items, each with its own id. Those without one, with one of `known` or with an endless one get new ones."""
+    found = []
+    for item in items:
+        id = item.get("id")
+        if not isinstance(id, str) or id in known or len(id) > LONGEST_ID or "\0" in id:
+            id = new_id(PREFIXES.get(_kind(item), "item"))
+        known.add(id)
+        found.append({**item, "id": id})
+    return found
+
+
+Written = tuple[str, str]
+"""The id and the JSON of an item."""
+
+
+def written(items: Iterable[Item]) -> list[Written]:
+    return [(str(item.get("id") or ""), encode(item).decode()) for item in items]
+
+
+def shown(item: Item) -> Item:
+    """The item with all that clients expect: its type, its status, and content as parts."""
+    kind = _kind(item)
+    found: Item = {"type": kind, **item}
+    if kind in _STATED:
+        found.setdefault("status", "completed")
+    if kind == "message" and isinstance(item.get("content"), str):
+        said = item.get("role") == "assistant"
+        part = {"type": "output_text", "annotations": [], "logprobs": []} if said else {"type": "input_text"}
+        found["content"] = [{**part, "text": item["content"]}]
+    if kind == "reasoning":
+        found.setdefault("summary", [])
+    return found
+
+
+def _kind(item: Item) -> str:
+    return str(item.get("type") or "message")
