@@ -25,9 +25,12 @@ FEATURES = (
     "gateway.features.messages.feature:FEATURE",
     "gateway.features.ollama.feature:FEATURE",
     "gateway.features.responses.feature:FEATURE",
+    "gateway.features.completions.feature:FEATURE",
+    "gateway.features.vectors.feature:FEATURE",
     "gateway.features.media.feature:FEATURE",
     "gateway.features.clients.feature:FEATURE",
     "gateway.features.operations.feature:FEATURE",
+    "gateway.features.keys.feature:FEATURE",
     "gateway.features.checks.feature:FEATURE",
     "gateway.features.cluster.feature:FEATURE",
     "gateway.features.models.feature:FEATURE",
@@ -169,10 +172,11 @@ def offered(name: str) -> Any:
     """What a feature offers under that name. Raises LookupError if none does.
 
     Those who ask say what it must be: `engine_pool` in `gateway.app`, `hear` in `gateway.core.gateway`, `spoken_chats`
-    in `gateway.api.chat`, `page` in `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in
-    `gateway.cli.model_test`; and, of features, `key_file` in `gateway.features.operations.commands.keys`,
-    `remote_tools` in `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`,
-    `record_views` in `gateway.features.agents.tools.data`.
+    in `gateway.api.chat`, `limiter` in `gateway.api.dispatch`, `sound_server` in `gateway.engines.recipe`, `page` in
+    `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in `gateway.cli.model_test`; and, of
+    features, `key_file` in `gateway.features.keys.commands.keys`, `remote_tools` in
+    `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`, `record_views` in
+    `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

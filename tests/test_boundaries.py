@@ -22,7 +22,7 @@ NETWORK = {"asyncio", "http", "multiprocessing", "select", "selectors", "socket"
 
 PURE = (
     *("normalizers", "gateway.errors", "gateway.wire", "gateway.request", "gateway.answer"),
-    *(f"gateway.features.{name}.wire" for name in ("media", "messages", "ollama", "responses")),
+    *(f"gateway.features.{name}.wire" for name in ("media", "messages", "ollama", "responses", "vectors")),
 )
 """Nothing that these import, and nothing that is imported there in turn, reaches a network or a process."""
 

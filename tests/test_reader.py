@@ -17,7 +17,8 @@ import pytest
 GATEWAY = Path(__file__).parents[1] / "gateway"
 PACKAGES = (
     *("server", "api", "request", "core", "engines", "backends", "answer", "prompts", "wire", "schema", "observe"),
-    *(f"features/{name}" for name in ("media", "messages", "ollama", "operations", "responses")),
+    *(f"features/{name}" for name in ("completions", "keys", "media", "messages", "ollama", "operations")),
+    *("features/responses", "features/vectors"),
 )
 
 METHODS, ATTRIBUTES, LINES = 20, 15, 45
@@ -54,7 +55,7 @@ FUNCTIONS = {
 
 FOREIGN = (
     *("engines/mlx_server.py", "engines/xllamacpp_options.py", "engines/xllamacpp_server.py"),
-    "engines/sound_worker.py",
+    "features/media/sound_worker.py",
 )
 """Run in the engine's process, on that engine's own objects, most of which have no types."""
 
@@ -71,7 +72,7 @@ WRITES = {
     "server/keepalive.py": 1,
     "server/tls.py": 1,
     # What an API keeps with what it has read.
-    "api/completions.py": 1,
+    "features/completions/endpoints.py": 1,
     "api/dispatch.py": 1,
     "api/entry.py": 1,
     "features/media/uploads.py": 1,
@@ -89,7 +90,11 @@ WRITES = {
 }
 """Statements that write to an attribute of another object, which the function didn't make."""
 
-JSON = ("wire/", "schema/", *(f"features/{name}/wire/" for name in ("media", "messages", "ollama", "responses")))
+JSON = (
+    "wire/",
+    "schema/",
+    *(f"features/{name}/wire/" for name in ("media", "messages", "ollama", "responses", "vectors")),
+)
 """Packages whose functions take JSON of any kind."""
 
 ANY = {

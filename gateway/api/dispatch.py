@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from time import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from uvicorn.importer import import_from_string
 
 from gateway.api import health, routes
 from gateway.api.chat import PATHS, Chat, chat_asgi
+from gateway.feature import offered
 from gateway.observe.shares import tenant
 from gateway.server import keys
 from gateway.server.asgi import ASGIApp, Headers, Message, MethodNotAllowed, Receive, Scope, Send
@@ -26,6 +27,15 @@ LEFT_KEY = "ctxgate.left"
 
 RECORDED = "/-/chat/completions"
 """Makes a model work, too."""
+
+
+class Limiter(Protocol):
+    """The meters of all API keys with limits."""
+
+    async def meter(self, principal: Principal) -> Meter:
+        """That of a principal with limits. Raises GatewayError if nobody knows what is left."""
+
+    async def aclose(self) -> None: ...
 
 
 class Dispatch:
@@ -82,8 +92,7 @@ class Dispatch:
             return known
         if principal.limits is None:
             return self.callers.add(agent, principal)
-        from gateway.server.limits import limiter  # most gateways have no limits
-
+        limiter: Callable[[Services], Limiter] = offered("limiter")
         return self.callers.add(agent, principal, await self._services.shared(limiter).meter(principal))
 
     async def _dispatched(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -11,17 +11,10 @@ from typing import Any, get_args
 import msgspec
 
 from gateway.config import Role
-from gateway.wire import completions, embeddings
 
 Json = dict[str, Any]
 
 SCHEMAS = "#/components/schemas/"
-
-REQUESTS: dict[str, type] = {
-    "CreateCompletion": completions.Known,
-    "CreateEmbedding": embeddings.CreateEmbedding,
-    "CreateRerank": embeddings.CreateRerank,
-}
 
 
 def object_of(required: str, **properties: Json) -> Json:
@@ -74,9 +67,6 @@ ANSWERS: dict[str, Json] = {
     "ChatCompletion": object_of(
         "choices", id=TEXT, object=one_of("chat.completion"), choices=list_of(OBJECT), usage=OBJECT
     ),
-    "Completion": object_of("choices", choices=list_of(OBJECT)),
-    "EmbeddingList": object_of("object data model usage", data=list_of(OBJECT), model=TEXT, usage=OBJECT),
-    "RerankList": object_of("results model", results=list_of(object_of("index relevance_score"))),
 }  # fmt: skip
 
 
@@ -149,17 +139,12 @@ PATHS: dict[str, Json] = {
             "createChatCompletion", "A chat", "ChatCompletion", request="CreateChatCompletion", stream=SSE
         )
     },
-    "/v1/completions": {
-        "post": operation("createCompletion", "Continue a text", "Completion", request="CreateCompletion", stream=SSE)
-    },
-    "/v1/embeddings": {"post": operation("createEmbedding", "Vectors", "EmbeddingList", request="CreateEmbedding")},
-    "/v1/rerank": {"post": operation("rerank", "Ranked texts", "RerankList", request="CreateRerank", tag="Jina")},
 }  # fmt: skip
 
 
 def schemas() -> dict[str, Json]:
     """The schemas of requests and answers, by name."""
-    return ANSWERS | described(REQUESTS)
+    return ANSWERS
 
 
 def described(requests: Mapping[str, type]) -> dict[str, Json]:

@@ -27,9 +27,6 @@ OWN = (
         "/openapi.json": {"GET": "gateway.api.openapi:describe"},
         "/llms.txt": {"GET": "gateway.api.llms_txt:show"},
     }, prefixes=("/",)),
-    Routes({"[/v1]/completions": {"POST": "gateway.api.completions:create"}}, api="completions"),
-    Routes({"[/v1]/embeddings": {"POST": "gateway.api.embeddings:embeddings"}}, api="embeddings"),
-    Routes({"[/v1]/rerank": {"POST": "gateway.api.embeddings:rerank"}}, api="rerank"),
 )  # fmt: skip
 """Those of OpenAI's API; `routes` adds those of the features."""
 

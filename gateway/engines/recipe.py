@@ -14,6 +14,7 @@ from gateway.config import Adapter, Draft, Model, Prompts, Rope
 from gateway.config.tuning import MLX_BITS
 from gateway.engines import gpu_placement, reading_step
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.feature import offered
 
 HOST = "127.0.0.1"
 
@@ -48,7 +49,7 @@ NGRAM_OPTIONS = (f"--spec-{NGRAM}-size-n", f"--spec-{NGRAM}-size-m")
 KV_GROUP = 32
 
 SOUND = {"faster-whisper": "faster_whisper", "piper": "piper"}
-"""Runtimes of `sound_server.py`, and the modules that they need."""
+"""Runtimes of the sound server, and the modules that they need."""
 
 INSTALL_EMBEDDED = "pip install 'ctxgate[llama]'"
 ANOTHER_BUILD = "install one that runs on this processor"
@@ -341,7 +342,7 @@ def _sound(model: Model, machine: Machine, port: int | None) -> Recipe:
         ("--port", port or 0),
         ("--threads", _threads(model, machine)),
     )
-    argv = [machine.python, "-P", str(_HERE / "sound_server.py"), *options]
+    argv = [machine.python, "-P", str(offered("sound_server")), *options]
     return _built(model, machine, model.runtime, argv, port)
 
 

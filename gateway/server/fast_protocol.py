@@ -95,7 +95,7 @@ class HotApp(Protocol):
         ...
 
     async def caller(self, agent: bytes, principal: Principal) -> Caller:
-        """One that `callers` may not know yet. Raises what `gateway.server.limits.Limiter.meter` raises."""
+        """One that `callers` may not know yet. Raises what `gateway.features.keys.limiter.Limiter.meter` raises."""
         ...
 
     async def answer_hot(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:

@@ -14,9 +14,9 @@ from gateway.errors import GatewayError
 from gateway.features.messages.wire import request as messages
 from gateway.features.ollama.wire.request import Chat, Embed, Generate
 from gateway.features.responses.wire import request as responses
+from gateway.features.vectors.wire.embeddings import CreateEmbedding, CreateRerank
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.completions import CreateCompletion
-from gateway.wire.embeddings import CreateEmbedding, CreateRerank
 from gateway.wire.nulls import without_nulls
 from tests.gateway.double import Exchange, Json, chunk, completion
 from tests.gateway.running import running

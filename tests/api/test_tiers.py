@@ -15,8 +15,8 @@ import pytest
 from gateway.app import build
 from gateway.config import Config, Model, load
 from gateway.config.problems import ConfigError
+from gateway.features.keys.words import parse
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.limit_words import parse
 from gateway.wire.chat import with_tier
 from gateway.wire.limits import Tier
 from tests.gateway.running import FAST

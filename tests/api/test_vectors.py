@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
-from gateway.wire.embeddings import (
+from gateway.features.vectors.wire.embeddings import (
     CreateEmbedding,
     CreateRerank,
     Scores,

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from gateway.errors import GatewayError
 from gateway.features.ctx.errors import code
 from gateway.features.ctx.frames import MAX_FRAME, Cancel, Ping, Resume, Send, parse
+from gateway.features.ctx.jsonl import TOO_LONG, LineReader
 from gateway.features.ctx.runner_connection import Call
-from gateway.wire.jsonl import TOO_LONG, LineReader
 from tests.ctx.kept import keeping
 from tests.patience import PATIENCE
 

@@ -15,8 +15,8 @@ from gateway.config import Config, Engines, Model, Runtime
 from gateway.core import Gateway, Route
 from gateway.core.flex_line import Load, may_go
 from gateway.errors import ProviderRateLimit
+from gateway.features.vectors.wire.embeddings import CreateEmbedding
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.embeddings import CreateEmbedding
 from tests.gateway.double import Double, Exchange
 from tests.patience import PATIENCE
 

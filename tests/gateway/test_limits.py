@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from gateway.app import build
 from gateway.config import Config, Model
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.keys.ledger import Window
+from gateway.features.keys.limiter import Limiter
+from gateway.features.keys.meter import KeyMeter
+from gateway.features.keys.words import parse, written
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.ledger import Window
-from gateway.server.limit_words import parse, written
-from gateway.server.limits import Limiter
-from gateway.server.meter import KeyMeter
 from gateway.server.principal import Principal
 from gateway.wire.limits import Left, LimitReached, Limits, Standing, anthropic_headers, duration, openai_headers
 from gateway.wire.usage import MOST_TOKENS

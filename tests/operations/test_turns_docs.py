@@ -13,10 +13,10 @@ import pytest
 from gateway.config import Engines, load
 from gateway.config.values import Log
 from gateway.engines.admission import STAY_SECONDS
+from gateway.features.keys.words import NAMES
 from gateway.features.operations.commands.status import queued_text, waiting_text
 from gateway.prompts.speed import ReadingSpeed, Waits
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.limit_words import NAMES
 from gateway.server.principal import MOST_CLIENTS
 from gateway.wire.chat import TIERS
 from tests.cli.commands import config, ctxgate

@@ -40,8 +40,8 @@ from gateway.features.cluster.values import (
     placeable,
     split,
 )
+from gateway.features.keys.limiter import limiter
 from gateway.server.keys import FILE
-from gateway.server.limits import limiter
 from gateway.services import Services, store_url
 
 TELL_SECONDS = 0.2

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gateway.feature import Feature, Routes
+
+SOUND_SERVER = Path(__file__).with_name("sound_server.py")
+"""An engine that hears or speaks: a program, which runs in a process of its own."""
 
 SOUND = Routes({
     "[/v1]/audio/speech": {"POST": "gateway.features.media.endpoints:speak"},
@@ -46,5 +51,6 @@ FEATURE = Feature(
     offers={
         "spoken_chats": "gateway.features.media.spoken:SpokenChats",
         "hear": "gateway.features.media.transcriber:heard",
+        "sound_server": "gateway.features.media.feature:SOUND_SERVER",
     },
 )

@@ -26,10 +26,10 @@ from gateway.errors import ProviderAuthentication
 from gateway.features.ollama.wire.answer import LineEncoder
 from gateway.features.ollama.wire.options import SERVICE, Warning, ignored
 from gateway.features.ollama.wire.request import Asked, Chat, Common, Embed, Generate, Named, plain_name, unknown_fields
+from gateway.features.vectors.wire.embeddings import CreateEmbedding, Vectors, named, shortened
 from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import UNLIMITED, ChatRequest, encode
-from gateway.wire.embeddings import CreateEmbedding, Vectors, named, shortened
 from gateway.wire.pieces import pieces
 
 _Wanted = TypeVar("_Wanted", Chat, Generate, Embed)

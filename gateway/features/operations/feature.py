@@ -40,7 +40,6 @@ FEATURE = Feature(
         "unload": ("gateway.features.operations.commands.load:unload", "Unload a model from memory."),
         "chat": ("gateway.features.operations.commands.chat:chat", "Try a model in the terminal."),
         "prompts": ("gateway.features.operations.commands.prompts:prompts", "List and remove saved prompts."),
-        "keys": ("gateway.features.operations.commands.keys:keys", "Make, list and revoke the keys of callers."),
     },
     prunes=("gateway.features.operations.usage:prune",),
     openapi="gateway.features.operations.openapi",

@@ -7,8 +7,7 @@ from typing import Any
 from gateway.core import Gateway
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
-from gateway.wire.chat import encode
-from gateway.wire.embeddings import (
+from gateway.features.vectors.wire.embeddings import (
     CreateEmbedding,
     CreateRerank,
     Scores,
@@ -17,6 +16,7 @@ from gateway.wire.embeddings import (
     embedding_list,
     rerank_list,
 )
+from gateway.wire.chat import encode
 from gateway.wire.events import AnswerTooLong, Event, EventWriter
 
 

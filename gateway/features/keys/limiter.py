@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
 from typing import TYPE_CHECKING
 
-from gateway.server.ledger import MINUTE
-from gateway.server.meter import KeyMeter
+from gateway.features.keys.ledger import MINUTE
+from gateway.features.keys.meter import KeyMeter
 from gateway.server.principal import Principal
 from gateway.wire.limits import Used
 

@@ -7,7 +7,7 @@ from math import ceil
 from time import monotonic, time
 from typing import Any
 
-from gateway.server.ledger import Ledger
+from gateway.features.keys.ledger import Ledger
 from gateway.wire.limits import HeadLines, LimitReached, Limits, Standing, Used
 from gateway.wire.usage import spent
 

@@ -13,8 +13,8 @@ from msgspec import to_builtins
 from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.feature import offered
+from gateway.features.keys.words import NAMES, parse, written
 from gateway.server.keys import FILE, SCOPES, KeyFile
-from gateway.server.limit_words import NAMES, parse, written
 
 EXAMPLES = """\
 examples:

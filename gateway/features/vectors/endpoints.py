@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from gateway.config import Role
+from gateway.features.vectors.wire.embeddings import (
+    CreateEmbedding,
+    CreateRerank,
+    Scores,
+    Vectors,
+    embedding_list,
+    rerank_list,
+)
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
-from gateway.wire.embeddings import CreateEmbedding, CreateRerank, Scores, Vectors, embedding_list, rerank_list
 
 
 async def embeddings(request: Request) -> ASGIApp:

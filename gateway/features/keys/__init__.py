@@ -1,0 +1,1 @@
+"""What API keys may use, and `ctxgate keys`."""

@@ -1,0 +1,1 @@
+"""`/v1/embeddings` and `/v1/rerank`."""
