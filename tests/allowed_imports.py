@@ -58,6 +58,8 @@ FEATURES: dict[str, set[str]] = {
     "clients": set(),
     "operations": set(),
     "keys": set(),
+    "traces": set(),
+    "descriptions": set(),
     "checks": {"clients"},
     "agents": {"responses"},
     "rooms": {"agents"},
@@ -82,7 +84,7 @@ THEIRS: dict[str, set[str]] = {
     "gateway.detection": {"jinja2", "msgspec", "yaml"},
     "gateway.request": {"msgspec"},
     "gateway.answer": {"msgspec"},
-    "gateway.observe": {"msgspec", "opentelemetry"},
+    "gateway.observe": {"msgspec"},
     "gateway.engines": {
         *("llguidance", "mlx", "mlx_lm", "msgspec", "numpy", "psutil", "xllamacpp"),
     },
@@ -112,7 +114,9 @@ THEIRS: dict[str, set[str]] = {
     "gateway.features.media": {"av", "faster_whisper", "msgspec", "numpy", "piper"},
     "gateway.features.completions": {"msgspec"},
     "gateway.features.vectors": {"msgspec"},
-    "gateway.features.keys": {"click"},
+    "gateway.features.keys": {"click", "msgspec"},
+    "gateway.features.traces": {"msgspec", "opentelemetry"},
+    "gateway.features.descriptions": {"starlette"},
     "gateway.features.evaluation": {"click", "httpx", "matplotlib", "msgspec", "rich", "yaml"},
     "gateway.features.models": {
         *("click", "httpx", "huggingface_hub", "msgspec", "rich", "starlette", "yaml"),

@@ -18,7 +18,7 @@ GATEWAY = Path(__file__).parents[1] / "gateway"
 PACKAGES = (
     *("server", "api", "request", "core", "engines", "backends", "answer", "prompts", "wire", "schema", "observe"),
     *(f"features/{name}" for name in ("completions", "keys", "media", "messages", "ollama", "operations")),
-    *("features/responses", "features/vectors"),
+    *("features/responses", "features/traces", "features/vectors"),
 )
 
 METHODS, ATTRIBUTES, LINES = 20, 15, 45
@@ -113,7 +113,6 @@ ANY = {
     "core/repeated.py": 2,
     "engines/memory.py": 8,
     "engines/process.py": 1,
-    "observe/traces.py": 2,
     "prompts/doctor.py": 8,
     "request/call_format.py": 4,
     "request/checks.py": 1,
@@ -139,7 +138,9 @@ ANY = {
     # Tasks and coroutines of any result, arguments that are passed on.
     "answer/capture.py": 2,
     "core/pool.py": 3,
-    "core/traced.py": 1,
+    "core/gateway.py": 1,
+    "features/traces/route.py": 2,
+    "features/traces/traces.py": 2,
     "observe/shares.py": 2,
     "server/asgi.py": 2,
 }

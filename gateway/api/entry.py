@@ -50,10 +50,8 @@ class API:
         self.hot_paths = frozenset(path.encode() for path in PATHS)
         self.answer_hot = self.chat.answer
         self._continue_trace: Callable[[Headers], None] = lambda headers: None
-        if gateway.traced:
-            from gateway.observe.traces import continue_trace
-
-            self._continue_trace = continue_trace
+        if gateway.traces is not None:
+            self._continue_trace = gateway.traces.continued
             self.answer_hot = self._answer_traced
         self._websockets = {
             spelling: handler for path, handler in routes.websockets().items() for spelling in routes.spellings(path)

@@ -125,8 +125,6 @@ PATHS: dict[str, Json] = {
             "modelReadyNow", "Whether a model can answer at once", "Object", parameters=_NAME, tag="ctxgate"
         )
     },
-    "/openapi.json": {"get": operations("openapi", "This document")},
-    "/llms.txt": {"get": operations("llms", "A list of these endpoints, for language models", stream="text/plain")},
     "/v1/models": {"get": operation("models", "The models that can be served", "ModelList", parameters=_ALL)},
     "/v1/models/{name}": {"get": operation("model", "One model", "Model", parameters=(*_NAME, *_ALL))},
     "/v1/models/{name}/ready": {

@@ -24,8 +24,6 @@ OWN = (
         "[/v1]/models/{name:path}": {"GET": "gateway.api.models:model"},
         "[/v1]/ready": {"GET": "gateway.api.models:ready"},
         "[/v1]/ready/{name:path}": {"GET": "gateway.api.models:ready"},
-        "/openapi.json": {"GET": "gateway.api.openapi:describe"},
-        "/llms.txt": {"GET": "gateway.api.llms_txt:show"},
     }, prefixes=("/",)),
 )  # fmt: skip
 """Those of OpenAI's API; `routes` adds those of the features."""

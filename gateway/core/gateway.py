@@ -6,13 +6,13 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.aside import aside
-from gateway.core.describer import Describer
 from gateway.core.fallbacks import open_with_fallbacks
+from gateway.core.images import Describes
 from gateway.core.permission import check, tier_of
 from gateway.core.pool import EnginePool
 from gateway.core.route import Route
@@ -27,7 +27,6 @@ from gateway.wire.chat import ChatRequest
 if TYPE_CHECKING:
     from gateway.config.values import Log
     from gateway.engines import Engine, Residency
-    from gateway.observe.traces import Traces
     from gateway.prompts.saved import SavedPrompts
 
 log = logging.getLogger("ctxgate")
@@ -36,6 +35,19 @@ RouteOf = Callable[[str], Route | None]
 """By a model's name; called anew for each request, since a reload may replace or end a route."""
 Hear = Callable[[RouteOf, ChatRequest, str], Awaitable[ChatRequest]]
 """Replaces the sound in a chat by what was said, with the model of that name, which hears."""
+
+
+class Traces(Protocol):
+    """Makes a span of each request."""
+
+    def route(self, *args: Any) -> Route:
+        """One whose requests become spans. args: those of `Route`."""
+
+    def continued(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        """The requests of the running task belong to the trace that these headers name, if they name a valid one."""
+
+    def close(self) -> None:
+        """Sends the remaining spans. Blocks."""
 
 
 class Gateway:
@@ -48,7 +60,8 @@ class Gateway:
         log = config.log
         traced = log.traces is not None
         self.request_log = RequestLog(log.requests, bodies=log.bodies, traced=traced and log.trace_content)
-        self._traces = _traces(log) if traced else None
+        self.traces = _traces(log) if traced else None
+        """Makes requests spans; None: `log.traces` is not set."""
         self.leaving: dict[asyncio.Task[None], Route] = {}
         """Routes that a reload removed, until their last answers have ended."""
         self._watchers: list[Callable[[], None]] = []
@@ -57,7 +70,8 @@ class Gateway:
         """The memory of engines that the gateway starts; loaded with the first of them."""
         self.schemas = Threads(Pool())
         """The processes that work on clients' schemas."""
-        self._describer = Describer(lambda name: self.routes.get(name))
+        self._describer: Describes | None = None
+        """Made for the first image that has to be described."""
         self.routes: Mapping[str, Route] = {name: self._new_route(model) for name, model in config.models.items()}
         self._preloading: set[asyncio.Task[None]] = set()
         self._asked: dict[str | None, Route] = {}
@@ -115,12 +129,14 @@ class Gateway:
     def _new_route(self, model: Model) -> Route:
         backend = self.pool.backend(model) if self.pool is not None else None
         engine = self._engine(model) if backend is None and model.startable else None
-        made = model, self.request_log, self.schemas, engine, self._limits, backend, self._describer
-        if self._traces is None:
-            return Route(*made)
-        from gateway.core.traced import TracedRoute
+        made = model, self.request_log, self.schemas, engine, self._limits, backend, self._describes
+        return Route(*made) if self.traces is None else self.traces.route(*made)
 
-        return TracedRoute(self._traces, *made)
+    def _describes(self) -> Describes:
+        if self._describer is None:
+            describer: Callable[[RouteOf], Describes] = offered("describer")
+            self._describer = describer(lambda name: self.routes.get(name))
+        return self._describer
 
     def _engine(self, model: Model) -> Engine | None:
         from gateway.engines import for_model
@@ -148,11 +164,6 @@ class Gateway:
 
     def _limits(self) -> Engines:
         return self.config.engines
-
-    @property
-    def traced(self) -> bool:
-        """Whether requests become spans."""
-        return self._traces is not None
 
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each change of the configuration. It must not wait or raise."""
@@ -221,8 +232,8 @@ class Gateway:
             await prompts.share.done()
             residency.close()
         self.schemas.close()
-        if self._traces is not None:
-            await asyncio.to_thread(self._traces.close)
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
         failures = [result for result in results if isinstance(result, BaseException)]
         if failures:
             raise BaseExceptionGroup("while closing", failures)
@@ -257,13 +268,12 @@ async def _open_with_sound(route: Route, request: ChatRequest, route_of: RouteOf
 def _traces(log: Log) -> Traces:
     """Raises ProviderUnavailable if OpenTelemetry isn't installed."""
     try:
-        from gateway.observe.traces import Traces
+        traces: Callable[[Log], Traces] = offered("traces")
     except ImportError as error:
         raise ProviderUnavailable(
             f"log.traces needs the package {error.name}: pip install 'ctxgate[otel]'", code="otel_missing"
         ) from error
-    assert log.traces is not None
-    return Traces(log.traces, content=log.trace_content)
+    return traces(log)
 
 
 async def _load_all(routes: Iterable[Route]) -> None:

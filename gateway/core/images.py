@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from msgspec import Raw
@@ -38,8 +38,8 @@ class Images:
     tells, each time: `refused`.
     """
 
-    def __init__(self, model: Model, describer: Describes | None = None) -> None:
-        """describer: None if nobody describes images, whatever the model's settings say."""
+    def __init__(self, model: Model, describer: Callable[[], Describes] | None = None) -> None:
+        """describer: called for the first image; None if nobody describes images, whatever the model's settings say."""
         self._model = model
         self.describer = describer
         self._refuses = model.images == "refuse"
@@ -73,7 +73,7 @@ class Images:
         texts: Mapping[str, str] = {}
         if self._model.images == "describe" and self.describer is not None and (found := urls(messages)):
             assert self._model.describe_with is not None
-            texts = await self.describer.describe(self._model.describe_with, found, request)
+            texts = await self.describer().describe(self._model.describe_with, found, request)
         messages, kinds = with_texts(messages, texts)
         if not kinds:
             return request

@@ -50,7 +50,7 @@ class Route:
         engine: Engine | None = None,
         limits: Callable[[], Engines] = Engines,
         backend: Backend | None = None,
-        describer: Describes | None = None,
+        describer: Callable[[], Describes] | None = None,
     ) -> None:
         """schemas: where the work on clients' schemas is done. engine: the one to use, if the gateway runs it. limits:
         how long, and how many, flex requests wait before a server that it doesn't run. backend: the one to use without

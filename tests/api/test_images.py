@@ -14,7 +14,7 @@ import pytest
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.core import Gateway
-from gateway.core.describer import MAX_DESCRIBED
+from gateway.features.media.describer import MAX_DESCRIBED
 from gateway.wire.chat import Caller, ChatRequest
 from gateway.wire.images import NOTE, urls, with_texts
 from tests.api.websocket import opened, turn

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
-from gateway.api.llms_txt import ABOUT, text
-from gateway.api.openapi import description
+from gateway.features.descriptions.llms_txt import ABOUT, text
+from gateway.features.descriptions.openapi import description
 
 
 def test_it_names_every_operation() -> None:

@@ -16,11 +16,11 @@ from schemathesis.checks import not_a_server_error
 from uvicorn.importer import import_from_string
 
 from gateway.api import chat, health, routes
-from gateway.api.openapi import description
 from gateway.app import build
 from gateway.config import Config, Model
 from gateway.feature import Routes
 from gateway.features.agents.settings import Rooms
+from gateway.features.descriptions.openapi import description
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve

@@ -28,7 +28,7 @@ from gateway.core import Gateway
 from gateway.engines.machine import this_machine
 from gateway.engines.recipe import Machine
 from gateway.errors import ProviderUnavailable
-from gateway.observe.traces import Traces
+from gateway.features.traces.traces import Traces
 from tests.cli.commands import config, ctxgate
 from tests.gateway.double import answers, completion
 from tests.gateway.running import FAST, running
@@ -117,8 +117,8 @@ def exported(monkeypatch: pytest.MonkeyPatch) -> InMemorySpanExporter:
     """Takes the place of the receiver."""
     exporter, made = InMemorySpanExporter(), Traces.__init__
 
-    def init(self: Traces, endpoint: str, *, content: bool = False) -> None:
-        made(self, endpoint, content=content, exporter=exporter)
+    def init(self: Traces, log: Log) -> None:
+        made(self, log, exporter)
 
     monkeypatch.setattr(Traces, "__init__", init)
     return exporter
@@ -293,14 +293,14 @@ def test_nothing_is_imported_where_it_is_off() -> None:
     code = (
         "import sys; from pathlib import Path; from gateway.app import build; from gateway.config import Config, Model;"
         "build(Config(source=Path('c'), active_model='e', models={'e': Model(name='e', runtime='echo')}));"
-        "print([name for name in sys.modules if 'opentelemetry' in name or 'traces' in name or 'traced' in name])"
+        "print([name for name in sys.modules if 'opentelemetry' in name or 'features.traces.' in name])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=PATIENCE)
-    assert done.stdout == "[]\n"
+    assert done.stdout == "['gateway.features.traces.feature']\n"
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gateway.observe.traces", "opentelemetry.sdk.resources"):
+    for name in ("gateway.features.traces.traces", "opentelemetry.sdk.resources"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(ProviderUnavailable, match=r"pip install 'ctxgate\[otel\]'"):

@@ -50,6 +50,7 @@ FEATURE = Feature(
     openapi="gateway.features.media.openapi",
     offers={
         "spoken_chats": "gateway.features.media.spoken:SpokenChats",
+        "describer": "gateway.features.media.describer:Describer",
         "hear": "gateway.features.media.transcriber:heard",
         "sound_server": "gateway.features.media.feature:SOUND_SERVER",
     },

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from hashlib import sha256
 
-from gateway.core.route import Route
+from gateway.core.gateway import RouteOf
 from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.conversation import image_part, text_part
@@ -29,7 +29,7 @@ MAX_KEPT = 256
 class Describer:
     """Has models that see describe images, and remembers the last descriptions."""
 
-    def __init__(self, route_of: Callable[[str], Route | None]) -> None:
+    def __init__(self, route_of: RouteOf) -> None:
         """route_of: by the model's name; called anew for each image, since a reload may replace or end a route."""
         self._route_of = route_of
         self._kept: OrderedDict[tuple[str, str, bytes], str] = OrderedDict()

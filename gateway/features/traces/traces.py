@@ -23,6 +23,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 from gateway import __version__
 from gateway.answer.capture import Recording
 from gateway.answer.normalize import Answer
+from gateway.config.values import Log
 from gateway.observe.request_log import LEFT, OK, Ended, Row
 from gateway.wire import genai
 from gateway.wire.chat import ApiName, ChatRequest, decode, encode
@@ -40,16 +41,6 @@ PARAMETERS = {
 
 _propagator = TraceContextTextMapPropagator()
 _parent: ContextVar[Context] = ContextVar("_parent", default=Context())  # noqa: B039  # nobody can change one
-
-
-def continue_trace(headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """The requests of the running task belong to the trace that these headers name, if they name a valid one."""
-    carrier: dict[str, str] = {}
-    for key, value in headers:
-        if key in (b"traceparent", b"tracestate"):
-            name, text = key.decode(), value.decode("latin-1")
-            carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
-    _parent.set(_propagator.extract(carrier, Context()) if carrier else Context())
 
 
 class Event(Struct, frozen=True):
@@ -71,18 +62,27 @@ class Note(Struct):
 
 
 class Traces:
-    """endpoint: URL of an OTLP/HTTP receiver. exporter: takes its place. content: spans hold what was said."""
+    """All but `route` of `gateway.core.gateway.Traces`."""
 
-    def __init__(self, endpoint: str, *, content: bool = False, exporter: SpanExporter | None = None) -> None:
+    def __init__(self, log: Log, exporter: SpanExporter | None = None) -> None:
+        """log: with an OTLP/HTTP receiver as `traces`. exporter: takes its place."""
         if exporter is None:
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-            exporter = OTLPSpanExporter(endpoint)
+            exporter = OTLPSpanExporter(log.traces)
         resource = Resource.create({"service.name": "ctxgate", "service.version": __version__})
-        self.content = content
+        self.content = log.trace_content
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(BatchSpanProcessor(exporter))
         self._tracer = self._provider.get_tracer("ctxgate", __version__)
+
+    def continued(self, headers: Iterable[tuple[bytes, bytes]]) -> None:
+        carrier: dict[str, str] = {}
+        for key, value in headers:
+            if key in (b"traceparent", b"tracestate"):
+                name, text = key.decode(), value.decode("latin-1")
+                carrier[name] = f"{carrier[name]},{text}" if name in carrier else text
+        _parent.set(_propagator.extract(carrier, Context()) if carrier else Context())
 
     def begin(self) -> Span:
         """The span of a request that begins now, within the client's trace if it named one."""

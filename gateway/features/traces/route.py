@@ -1,4 +1,4 @@
-"""Routes whose requests become spans; see `gateway.observe.traces`. Imported only if `log.traces` is set."""
+"""Routes whose requests become spans; see `gateway.features.traces.traces`. Imported only if `log.traces` is set."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.core.sender import Accepted
+from gateway.features.traces.traces import Event, Note, Traces, head_lines
 from gateway.observe.request_log import Row
-from gateway.observe.traces import Event, Note, Traces, head_lines
 from gateway.upstream import trace
 from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest
 
@@ -98,3 +98,10 @@ class TracedRoute(Route):
     def _book(self, row: Row) -> None:
         super()._book(row)
         self._traces.write(row, _current.get() or self._begin())
+
+
+class Tracing(Traces):
+    """See `gateway.core.gateway.Traces`."""
+
+    def route(self, *args: Any) -> Route:
+        return TracedRoute(self, *args)

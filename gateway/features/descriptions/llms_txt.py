@@ -6,7 +6,7 @@ from functools import cache
 
 from starlette.responses import Response
 
-from gateway.api.openapi import description, parts
+from gateway.features.descriptions.openapi import description, parts
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import Request
 

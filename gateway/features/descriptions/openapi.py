@@ -6,9 +6,15 @@ from importlib import import_module
 from typing import Any
 
 from gateway import __version__
+from gateway.api.openapi_paths import Json, operations
 from gateway.feature import installed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
+
+PATHS: dict[str, Json] = {
+    "/openapi.json": {"get": operations("openapi", "This document")},
+    "/llms.txt": {"get": operations("llms", "A list of these endpoints, for language models", stream="text/plain")},
+}
 
 
 def parts() -> list[Any]:
