@@ -31,6 +31,7 @@ FEATURES = (
     "gateway.features.clients.feature:FEATURE",
     "gateway.features.operations.feature:FEATURE",
     "gateway.features.keys.feature:FEATURE",
+    "gateway.features.share.feature:FEATURE",
     "gateway.features.traces.feature:FEATURE",
     "gateway.features.descriptions.feature:FEATURE",
     "gateway.features.checks.feature:FEATURE",
@@ -175,10 +176,10 @@ def offered(name: str) -> Any:
 
     Those who ask say what it must be: `engine_pool` in `gateway.app`, `hear`, `describer` and `traces` in
     `gateway.core.gateway`, `spoken_chats` in `gateway.api.chat`, `limiter` in `gateway.api.dispatch`, `sound_server` in
-    `gateway.engines.recipe`, `page` in `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in
-    `gateway.cli.model_test`; and, of features, `key_file` in `gateway.features.keys.commands.keys`, `remote_tools` in
-    `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`, `record_views` in
-    `gateway.features.agents.tools.data`.
+    `gateway.engines.recipe`, `share` in `gateway.prompts.sharing`, `page` in `gateway.api.health`, `fetch_weights` in
+    `gateway.cli.serve`, `model_test` in `gateway.cli.model_test`; and, of features, `key_file` in
+    `gateway.features.keys.commands.keys`, `remote_tools` in `gateway.features.responses.endpoints`, `agent_provider` in
+    `gateway.features.rooms.turns`, `record_views` in `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from gateway.core import Gateway
 from gateway.core.reload import Reloader
 from gateway.errors import GatewayError
+from gateway.feature import offered
 from gateway.observe.vitals import Vitals
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.observe.request_log import Party, Total
     from gateway.store import Store
 
 
@@ -94,11 +96,9 @@ class Services:
         """Tokens that a key used today (UTC), also before this process started. Raises what the store raises."""
         if not self.gateway.config.log.usage_days:
             return 0
-        from gateway.store import usage
-
+        tokens: Callable[[Store, str], Awaitable[int]] = offered("tokens_today")
         await self.save_usage()
-        store = await self.store()
-        return await usage.tokens(store, usage.day_of(store.clock.now()), key)
+        return await tokens(await self.store(), key)
 
     async def _keep_usage(self) -> None:
         while True:
@@ -118,13 +118,8 @@ class Services:
         if not totals or not self.gateway.config.log.usage_days:
             return
         try:
-            from gateway.store import usage
-
-            rows = [
-                {**dict(zip(usage.BY, party, strict=True)), **{name: getattr(total, name) for name in usage.SUMS}}
-                for party, total in totals.items()
-            ]
-            await usage.add(await self.store(), rows)
+            add: Callable[[Store, Mapping[Party, Total]], Awaitable[None]] = offered("add_usage")
+            await add(await self.store(), totals)
         except BaseException:
             request_log.usage.put_back(totals)
             raise

@@ -128,11 +128,12 @@ ANY = {
     "features/operations/commands/plan.py": 1,
     "features/operations/commands/usage.py": 1,
     "features/operations/endpoints.py": 1,
+    "features/operations/usage_table.py": 2,
     "features/responses/conversation_store.py": 5,
     "features/responses/item_rows.py": 4,
     "features/responses/response_store.py": 1,
     "engines/mlx_prompts.py": 11,
-    "prompts/share.py": 3,
+    "prompts/sharing.py": 1,
     "server/fast_protocol.py": 2,
     "server/websocket.py": 2,
     # Tasks and coroutines of any result, arguments that are passed on.

@@ -6,20 +6,35 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from msgspec.structs import replace
 
 from gateway.config import Prompts
+from gateway.feature import offered
 from gateway.prompts.blocks import Chain
 from gateway.prompts.folder import PROMPT, Damaged, Folder
 from gateway.prompts.index import Saved, best
 from gateway.prompts.troubles import Troubles
 
-if TYPE_CHECKING:
-    from gateway.prompts.share import Share
-
 log = logging.getLogger("ctxgate")
+
+T = TypeVar("T")
+
+
+class Share(Protocol):
+    """Prompts at a place that other machines reach. All methods but `run` block, and raise what its storage raises."""
+
+    async def run(self, call: Callable[..., T], *args: Any) -> T:
+        """Calls one of the others in a thread."""
+
+    def list(self, key: str) -> Mapping[str, Saved]: ...
+    def put(self, saved: Saved, file: Path) -> None: ...
+    def get(self, saved: Saved, to: Path) -> None: ...
+    def remove(self, key: str, names: Iterable[str]) -> None: ...
+    def tidy(self, max_bytes: int, max_age_days: float) -> None: ...
+
 
 SPARE_BYTES = 256 * 1024 * 1024
 """Bytes that must stay free on the file system when prompts are saved."""
@@ -125,9 +140,8 @@ class SharedPrompts:
 
     def _place(self) -> Share | None:
         if self._share is None and self._settings.share is not None:
-            from gateway.prompts.share import Share  # most gateways have none
-
-            self._share = Share(self._settings.share)
+            share: Callable[[str], Share] = offered("share")
+            self._share = share(self._settings.share)
         return self._share
 
     def _later(self, name: str, work: Coroutine[object, object, None]) -> asyncio.Task[None]:

@@ -1,8 +1,7 @@
 """Upgrades the tables to the latest revision.
 
-Each API and each feature has a branch of its own, so that none knows of another's tables: those of the APIs are below
-`migrations/versions`, those of a feature where its `migrations` says. A branch's first revision has
-`down_revision = None` and `branch_labels = ("NAME",)`.
+Each feature has a branch of its own, so that none knows of another's tables: where its `migrations` says. A branch's
+first revision has `down_revision = None` and `branch_labels = ("NAME",)`.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ def _upgrade(engine: Engine) -> None:
         if engine.dialect.name == "postgresql":
             # Serialises gateways that start at the same time. On SQLite the write transaction does that.
             connection.exec_driver_sql("SELECT pg_advisory_xact_lock(4000)")
-        _run(connection, [LOCATION / "versions", *_folders(ours())], VERSIONS)
+        _run(connection, _folders(ours()), VERSIONS)
         for feature in others():
             if feature.migrations is not None:
                 _run(connection, [*_folders([feature])], f"{VERSIONS}_{feature.name}")

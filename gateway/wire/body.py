@@ -82,7 +82,7 @@ def told(error: msgspec.ValidationError) -> str:
 
 
 def invalid_form(reason: Exception) -> ProviderInvalidRequest:
-    """reason: a `gateway.wire.form.BadForm`."""
+    """reason: a `gateway.features.media.wire.form.BadForm`."""
     return ProviderInvalidRequest(f"the request body is not valid multipart/form-data: {reason}")
 
 

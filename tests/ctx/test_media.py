@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.wire.form import FileStart, FormReader
+from gateway.features.media.wire.form import FileStart, FormReader
 from tests.ctx.served import Tree, tree, types
 from tests.media.conftest import tiny_whisper as tiny_whisper  # a fixture
 from tests.media.conftest import voice as voice  # a fixture

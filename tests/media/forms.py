@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.wire.form import Field, FileStart, FormReader
+from gateway.features.media.wire.form import Field, FileStart, FormReader
 from tests.gateway.double import Exchange
 
 BOUND = "Content-Type: multipart/form-data; boundary=x\r\n"

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.form import MAX_FIELD, MAX_HEAD, MAX_PARTS, BadForm, Event, Field, FileStart, FormReader
+from gateway.features.media.wire.form import (
+    MAX_FIELD,
+    MAX_HEAD,
+    MAX_PARTS,
+    BadForm,
+    Event,
+    Field,
+    FileStart,
+    FormReader,
+)
 
 KIND = "multipart/form-data; boundary=x"
 SOUND = b"\r\n--y\r\n--\r\n\r\n-" + bytes(range(256))

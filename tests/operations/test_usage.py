@@ -20,11 +20,12 @@ from gateway.app import build, wired
 from gateway.config import Config, Model
 from gateway.config.values import Log
 from gateway.errors import ProviderUnavailable
+from gateway.features.operations import usage_table as usage
 from gateway.observe.request_log import LEFT, RequestLog, Total
 from gateway.server.access import Access
 from gateway.server.principal import LOCAL, MOST_CLIENTS, Callers, Principal, client_name
 from gateway.services import Services
-from gateway.store import Store, usage
+from gateway.store import Store
 from gateway.wire.chat import NOBODY, Caller
 from tests.cli.commands import config, ctxgate
 from tests.gateway.running import FAST

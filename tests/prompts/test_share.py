@@ -16,12 +16,12 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.config import Prompts
+from gateway.features.share.share import Share
 from gateway.prompts import folder
 from gateway.prompts import key as keys
 from gateway.prompts.index import DAY, Saved
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
-from gateway.prompts.share import Share
 from gateway.prompts.turn import Turn
 from tests.patience import PATIENCE
 from tests.support.prompt_double import PROMPTS, TOKENS, Double, rendering

@@ -21,6 +21,7 @@ from gateway.features.responses.wire.conversations import written
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from gateway.store.migrate import LOCATION
+from tests.conftest import ROOT
 
 NOW = 2**31
 
@@ -137,6 +138,8 @@ def test_items_that_had_no_rows(url: str) -> None:
     def migrate(connection: Connection, how: Any, revision: str) -> None:
         config = Config()
         config.set_main_option("script_location", str(LOCATION))
+        config.set_main_option("path_separator", "newline")
+        config.set_main_option("version_locations", str(ROOT / "gateway/features/responses/migrations"))
         config.attributes |= {"connection": connection, "version_table": "v"}
         how(config, revision)
 

@@ -11,7 +11,8 @@ import pytest
 from gateway.config import Config, Model
 from gateway.config.values import Log
 from gateway.errors import ProviderInvalidRequest
-from gateway.store import Store, usage
+from gateway.features.operations import usage_table as usage
+from gateway.store import Store
 
 DAYS = ("2026-11-21", "2026-11-22", "2026-11-23")
 

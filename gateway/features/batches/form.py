@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from gateway.features.media.wire.form import BadForm, Field, FileStart, FormReader
 from gateway.wire.body import invalid_form
-from gateway.wire.form import BadForm, Field, FileStart, FormReader
 
 STEP = 1024 * 1024
 """Bytes to search before other threads may run."""

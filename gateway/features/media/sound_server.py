@@ -5,7 +5,7 @@
 The model is in a process of its own (`sound_worker.py`), which answers one request at a time. When a client leaves,
 that process stops at the next sentence, or is ended after ENOUGH_SECONDS and started again. Prints the address that it
 chose on standard output once the model is in memory. Runs as a script, by path, on the standard library,
-python_multipart and `gateway/wire/form.py`.
+python_multipart and `gateway/features/media/wire/form.py`.
 """
 
 from __future__ import annotations

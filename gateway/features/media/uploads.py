@@ -16,12 +16,12 @@ from typing import BinaryIO, NamedTuple, cast
 from gateway.backends import Forward
 from gateway.errors import ProviderUnavailable
 from gateway.features.media.settings import Media
+from gateway.features.media.wire.form import BadForm, FileStart, FormReader
 from gateway.server.bodies import Bodies, Body, pieces
 from gateway.server.http import Request
 from gateway.server.principal import LOCAL, Principal
 from gateway.services import Services
 from gateway.wire.body import invalid_form
-from gateway.wire.form import BadForm, FileStart, FormReader
 
 STEP = 256 * 1024
 """Bytes of an upload that are in memory at a time."""

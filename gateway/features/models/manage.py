@@ -17,7 +17,6 @@ from msgspec.structs import asdict
 from gateway.config import Config, ConfigError, Model
 from gateway.config.edit import with_active_model, with_keys, write
 from gateway.core.reload import Reloader
-from gateway.core.replay import formats, replayed
 from gateway.engines import memory
 from gateway.engines.memory import Footprint
 from gateway.errors import (
@@ -30,6 +29,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import facts, fit, hub
 from gateway.features.models.inventory.source import Hub, InOllama, parse
 from gateway.features.models.jobs import Job, Jobs
+from gateway.features.operations.replay import formats, replayed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.services import Services

@@ -10,13 +10,12 @@ from starlette.responses import PlainTextResponse, Response
 
 from gateway.config import ConfigError
 from gateway.config.diff import Difference
-from gateway.core import replay
 from gateway.core.reload import Reloader, describe
-from gateway.core.replay import replayed
 from gateway.engines.logfile import last_lines, log_path
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.features.operations import live
+from gateway.features.operations import live, replay
 from gateway.features.operations.live import entry
+from gateway.features.operations.replay import replayed
 from gateway.features.operations.snapshot import snapshot
 from gateway.observe.request_log import key_of
 from gateway.server.asgi import ASGIApp

@@ -42,5 +42,10 @@ FEATURE = Feature(
         "prompts": ("gateway.features.operations.commands.prompts:prompts", "List and remove saved prompts."),
     },
     prunes=("gateway.features.operations.usage:prune",),
+    migrations="gateway.features.operations.migrations",
     openapi="gateway.features.operations.openapi",
+    offers={
+        "add_usage": "gateway.features.operations.usage_table:add_totals",
+        "tokens_today": "gateway.features.operations.usage_table:tokens_today",
+    },
 )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.features.operations.usage_table import BY, first_day, prune, report
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
-from gateway.store.usage import BY, first_day, prune, report
 
 __all__ = ["prune", "usage"]
 

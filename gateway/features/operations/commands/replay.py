@@ -80,7 +80,7 @@ def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]
 
     Raises ProviderInvalidRequest for an unknown format.
     """
-    from gateway.core.replay import replayed
+    from gateway.features.operations.replay import replayed
     from gateway.wire.chat import encode
 
     raw = [payload.encode() for payload in recording["raw"]]

@@ -66,9 +66,9 @@ def _found(config: Path | None, url: str | None, by: str, since: str) -> Any:
 
 
 async def _stored(config: Path | None, by: str, since: str) -> dict[str, Any]:
+    from gateway.features.operations import usage_table as table
     from gateway.services import store_url
     from gateway.store import Store
-    from gateway.store import usage as table
 
     first = table.first_day(since, time.time())
     store = await Store.open(store_url(configuration(config)))

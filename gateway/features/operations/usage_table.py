@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from msgspec.structs import asdict
 from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderInvalidRequest
 
 if TYPE_CHECKING:
     from gateway.config import Config
+    from gateway.observe.request_log import Party, Total
     from gateway.store import Store
 
 By = Literal["day", "key", "model", "client"]
@@ -23,8 +25,13 @@ FRACTIONS = ("seconds", "sound_seconds")
 DAY_SECONDS = 86400
 
 
+async def add_totals(store: Store, totals: Mapping[Party, Total]) -> None:
+    """Adds to the sums, all or nothing."""
+    await add(store, [dict(zip(BY, party, strict=True)) | asdict(total) for party, total in totals.items()])
+
+
 async def add(store: Store, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Adds to the sums, all or nothing. rows: with the columns BY and SUMS."""
+    """The same. rows: with the columns BY and SUMS."""
     values = [dict(row) for row in rows]
     await store.write(lambda connection: connection.execute(_ADD, values) and None)
 
@@ -41,8 +48,13 @@ async def report(store: Store, by: By, since: str, until: str = "9999") -> list[
     return [{name: _plain(name, value) for name, value in row.items()} for row in rows]
 
 
+async def tokens_today(store: Store, key: str) -> int:
+    """Prompt and completion tokens of one key today, in UTC."""
+    return await tokens(store, day_of(store.clock.now()), key)
+
+
 async def tokens(store: Store, day: str, key: str) -> int:
-    """Prompt and completion tokens of one key on one day."""
+    """The same on one day."""
     asked = {"day": day, "key": key}
     return await store.read(lambda connection: int(connection.execute(_TOKENS, asked).scalar_one()))
 

@@ -1,0 +1,1 @@
+"""Saved prompts that several machines share."""

@@ -1,0 +1,7 @@
+"""Saved prompts in storage that several machines reach, by `prompts.share`."""
+
+from __future__ import annotations
+
+from gateway.feature import Feature
+
+FEATURE = Feature(name="share", offers={"share": "gateway.features.share.share:Share"})
