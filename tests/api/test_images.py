@@ -17,7 +17,6 @@ from gateway.core import Gateway
 from gateway.features.media.describer import MAX_DESCRIBED
 from gateway.wire.chat import Caller, ChatRequest
 from gateway.wire.images import NOTE, urls, with_texts
-from tests.api.websocket import opened, turn
 from tests.backends.ollama_double import OllamaDouble
 from tests.gateway.before_ollama import before
 from tests.gateway.client import Client
@@ -25,6 +24,7 @@ from tests.gateway.double import Double, Exchange, Json, Script, answers, chunk,
 from tests.gateway.running import FAST, NO_COMMENTS, Running, running
 from tests.patience import PATIENCE
 from tests.provider.server import serve
+from tests.responses.websocket import opened, turn
 
 DATA = "iVBORw0KGgo="
 URL = f"data:image/png;base64,{DATA}"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.api.conftest import real as real  # a fixture
+from tests.support.apis import real as real  # a fixture
 from tests.clients.surroundings import environment_of, installed
 
 

@@ -26,10 +26,10 @@ from gateway.observe.shares import OWNER, Places, Tally, Workers, has_share, ten
 from gateway.schema.pool import THREADS, WAITING, Pool, Threads
 from gateway.server.keys import FILE, KeyFile
 from gateway.store import Store
-from tests.api.websocket import PATH, ask, rest
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
+from tests.responses.websocket import PATH, ask, rest
 
 
 @pytest.fixture(autouse=True)

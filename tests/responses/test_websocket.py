@@ -14,12 +14,12 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from gateway.features.responses import websocket
 from tests.api.asking import said
-from tests.api.websocket import PATH, ask, opened, rest, turn
 from tests.cli.commands import answering, config, serving
 from tests.gateway.double import Double, Exchange, answers, chunk, endless, silence
 from tests.gateway.running import running
 from tests.patience import PATIENCE
 from tests.ports import free_port
+from tests.responses.websocket import PATH, ask, opened, rest, turn
 
 
 async def test_the_events_are_those_of_a_stream() -> None:

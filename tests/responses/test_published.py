@@ -15,10 +15,10 @@ from pydantic import BaseModel
 from websockets.asyncio.client import connect
 
 from tests.api.asking import frames, said
-from tests.api.responses_events import CASES, TOOLS
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
 from tests.patience import PATIENCE
+from tests.responses.events import CASES, TOOLS
 
 EVENTS: dict[str, type[BaseModel]] = {
     next(iter(kind.model_fields["type"].annotation)).value: kind

@@ -14,9 +14,9 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.api.asking import USAGE_CHUNK, call, frames, said
-from tests.api.responses_events import CASES, TOOLS
 from tests.gateway.double import Json, Script, chunk, completion, streams
 from tests.gateway.running import running
+from tests.responses.events import CASES, TOOLS
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 

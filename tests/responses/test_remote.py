@@ -12,10 +12,10 @@ from openai.types.responses.response_output_item import McpCall, McpListTools
 
 from gateway.features.agents.settings import MCPServer, Rooms
 from tests.api.asking import frames
-from tests.api.websocket import opened, turn
 from tests.gateway.client import Answer
 from tests.gateway.double import Json, answers
 from tests.gateway.running import Running, running
+from tests.responses.websocket import opened, turn
 from tests.rooms.running import calls, speaks
 from tests.support.mcp_servers import MISBEHAVING, TIME
 

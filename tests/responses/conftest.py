@@ -1,0 +1,3 @@
+from tests.support.apis import real
+
+__all__ = ["real"]
