@@ -13,9 +13,9 @@ from openai import APIStatusError, BadRequestError, ConflictError, NotFoundError
 from gateway.features.batches.batch_store import BatchStore
 from gateway.features.batches.objects import WINDOW_SECONDS
 from gateway.server.keys import FILE, KeyFile
-from tests.support.apis import real as real  # a fixture
 from tests.gateway.double import Exchange, answers, completion, endless
 from tests.patience import PATIENCE
+from tests.support.apis import real as real  # a fixture
 from tests.support.batches import ENDPOINT, chats, ended, gateway, line, of, read, start
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.apis import real as real  # a fixture
 from tests.clients.surroundings import environment_of, installed
+from tests.support.apis import real as real  # a fixture
 
 
 @pytest.fixture(scope="session")
