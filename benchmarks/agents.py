@@ -456,7 +456,9 @@ def questions(system: str, count: int) -> list[list[Json]]:
     ]
 
 
-def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int, threads: int) -> Iterator[report.Goal]:
+def fan_out(
+    weights: Path, counts: Sequence[int], size: int, rounds: int, threads: int, slots: int
+) -> Iterator[report.Goal]:
     """Agents at once: cold, warm, and one reading of the engine alone, in turns."""
     found: dict[str, list[float]] = {}
     cached: list[float] = []
@@ -464,8 +466,8 @@ def fan_out(weights: Path, counts: Sequence[int], size: int, rounds: int, thread
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(max(counts)) as pool:
         (Path(folder) / "gateway").mkdir()
         (Path(folder) / "engine").mkdir()
-        gateway = CtxgateOnStop(Path(folder) / "gateway", {"a": weights}, FAN_OUT_SLOTS, threads)
-        alone = Bare(Path(folder) / "engine", {"a": weights}, FAN_OUT_SLOTS, threads)
+        gateway = CtxgateOnStop(Path(folder) / "gateway", {"a": weights}, slots, threads)
+        alone = Bare(Path(folder) / "engine", {"a": weights}, slots, threads)
         try:
             url, engine = gateway.ensure("a"), alone.ensure("a")
             for each in (url, engine):
@@ -540,6 +542,7 @@ def main() -> int:
     parser.add_argument("--first-token", action="store_true", help="instead: one prompt before and after a swap")
     parser.add_argument("--fan-out", metavar="COUNTS", help="instead: agents that start at once, such as 4,8")
     parser.add_argument("--rounds", type=int, default=3, help="of --fan-out (default: 3)")
+    parser.add_argument("--slots", type=int, default=FAN_OUT_SLOTS, help="of --fan-out (default: %(default)s)")
     parser.add_argument("--threads", type=int, default=THREADS, help="of each engine of --fan-out (default: 1)")
     parser.add_argument("--weights", choices=[*WEIGHTS], help="default: SmolLM2 in _models")
     asked = parser.parse_args()
@@ -550,7 +553,7 @@ def main() -> int:
     if asked.first_token or asked.fan_out:
         counts = [int(count) for count in (asked.fan_out or "").split(",") if count]
         if counts:
-            found = fan_out(weights, counts, asked.bytes, asked.rounds, asked.threads)
+            found = fan_out(weights, counts, asked.bytes, asked.rounds, asked.threads, asked.slots)
         else:
             found = after_swaps(weights, asked.bytes)
         print(f"{proc.machine()}; {weights.stem}; {time.strftime('%Y-%m-%d')}; load {os.getloadavg()[0]:.1f}.\n")
