@@ -1,7 +1,7 @@
 """What a feature is, and which ones there are.
 
-A feature is a part of the gateway that a chat of OpenAI's API does without: other APIs, rooms, the cluster. It keeps
-to one folder, or to a package of its own, and its `Feature` names everything that the gateway has to know of it.
+A feature is a part of the gateway that serving a chat of OpenAI's API doesn't need: other APIs, rooms, the cluster. It
+keeps to one folder, or to a package of its own, and its `Feature` names everything that the gateway has to know of it.
 Nothing else in the gateway imports it. Everything is named by import strings, `package.module:name`, which are imported
 when they are first used.
 """
@@ -60,12 +60,12 @@ class Routes(NamedTuple):
     """Paths and the handlers of their methods.
 
     paths: brackets enclose what a path may leave out; a handler is a `gateway.server.http.Handler`. prefixes: below
-    them, unknown paths and refused keys, too, are answered in the format of `errors`. Without prefixes, a path is
-    answered as the longest prefix of another `Routes` says that it begins with: OpenAI's for /v1/. errors: below the
-    prefixes: a function, GatewayError → JSON value. limits: the same: a function of `gateway.wire.limits`, which writes
-    what is left of a key's limits. api: these paths ask a model: a POST that is refused is in the request log, under
-    this name. finishes: the handlers run to their end even if their clients leave. uploads: the
-    handlers read the bodies themselves, piece by piece.
+    them, unknown paths and refused keys, too, are answered in the format of `errors`. A path takes its format from the
+    longest prefix, of any `Routes`, that it begins with; that of /v1/ is OpenAI's. errors: below the prefixes: a
+    function, GatewayError → JSON value. limits: likewise, a function of `gateway.wire.limits` that writes what is left
+    of a key's limits. api: these paths ask a model; POST requests that are refused are in the request log under this
+    name. finishes: the handlers run to their end even if their clients leave. uploads: the handlers read the bodies
+    themselves, piece by piece.
     """
 
     paths: Mapping[str, Mapping[str, str]]
@@ -102,7 +102,7 @@ class Feature(NamedTuple):
     has the values.
     at_start: keys of these sections, as `rooms` or `ctx.root`, that only a restart of the gateway applies.
     settle: a function, `gateway.config.source.Document` and `gateway.config.Config` → `Config`, for a file with one of
-    the sections. It reports as problems of the document what a section can't say together with the rest of the file.
+    the sections. It reports conflicts between a section and the rest of the file as problems of the document.
     websockets: path → a function of `gateway.services.Services`, `gateway.server.bodies.Bodies` and an ASGI connection
     of that type, with its receive and send. It is imported with its first client.
     commands: name → function of click, and its purpose in the help of `ctxgate`.
@@ -176,10 +176,11 @@ def offered(name: str) -> Any:
 
     Those who ask say what it must be: `engine_pool` in `gateway.app`, `hear`, `describer` and `traces` in
     `gateway.core.gateway`, `spoken_chats` in `gateway.api.chat`, `limiter` in `gateway.api.dispatch`, `sound_server` in
-    `gateway.engines.recipe`, `share` in `gateway.prompts.sharing`, `page` in `gateway.api.health`, `fetch_weights` in
-    `gateway.cli.serve`, `model_test` in `gateway.cli.model_test`; and, of features, `key_file` in
-    `gateway.features.keys.commands.keys`, `remote_tools` in `gateway.features.responses.endpoints`, `agent_provider` in
-    `gateway.features.rooms.turns`, `record_views` in `gateway.features.agents.tools.data`.
+    `gateway.engines.recipe`, `share` in `gateway.prompts.sharing`, `add_usage` and `tokens_today` in
+    `gateway.services`, `page` in `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in
+    `gateway.cli.model_test`; and, of features, `key_file` in `gateway.features.keys.commands.keys`, `remote_tools` in
+    `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`, `record_views` in
+    `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

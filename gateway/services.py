@@ -34,7 +34,7 @@ T = TypeVar("T", bound=Closing)
 
 
 class Services:
-    """The gateway, the store, which opens on first use, and what several requests share."""
+    """The gateway; the store, which opens on first use; and the objects that requests share."""
 
     def __init__(
         self,

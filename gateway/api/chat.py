@@ -1,7 +1,8 @@
 """`POST /v1/chat/completions`: the hot route.
 
-`Chat.answer` does everything. It writes to a `Client`: `ASGIClient` behind any ASGI server, `ChatCycle` behind the fast
-protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task for each request.
+`Chat.answer` answers a request; a `Stream` sends chunks. It writes to a `Client`: `ASGIClient` behind any ASGI server,
+`ChatCycle` behind the fast protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task for
+each request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ PATHS = ("/v1/chat/completions", "/chat/completions")
 log = logging.getLogger("ctxgate")
 
 
-class Spoken(Protocol):
+class SpeakingChats(Protocol):
     """Answers chats that want sound: `modalities: ["text", "audio"]`."""
 
     async def answer(self, body: bytes, client: Client, caller: Caller) -> bool:
@@ -37,7 +38,7 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._spoken: Spoken | None = None
+        self._spoken: SpeakingChats | None = None
         """Made by the first chat that wants sound."""
         self.configured()
 

@@ -26,7 +26,7 @@ LEFT_KEY = "ctxgate.left"
 """The key in an ASGI scope of the headers that say what is left of a key's limits."""
 
 RECORDED = "/-/chat/completions"
-"""Makes a model work, too."""
+"""Needs no scope of models, but makes one work, so it counts."""
 
 
 class Limiter(Protocol):

@@ -126,8 +126,8 @@ class API:
             await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), INTERNAL, path)
 
     def _refused(self, scope: Scope, error: GatewayError) -> None:
-        """Logs a request to a model that none got to see. One without a valid key leaves no trace: else strangers
-        could push the requests of others out of the log."""
+        """Logs a request that was refused before a model got to see it. One without a valid key leaves no trace: else
+        strangers could push the requests of others out of the log."""
         api, caller = routes.model_apis().get(scope["path"].rstrip("/")), scope.get(CALLER_KEY)
         if api is not None and caller is not None:
             self.chat.gateway.request_log.refused(api, caller, error, scope[BODY_KEY].content)

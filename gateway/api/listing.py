@@ -22,7 +22,7 @@ from gateway.errors import ProviderUnavailable
 from gateway.services import Services
 
 FRESH_SECONDS = 1.0
-"""How old a look may be that lists use."""
+"""The greatest age of a look that lists still use."""
 LOOK_SECONDS = 10.0
 """How long a list waits for a look: a network disk may never answer."""
 

@@ -18,7 +18,7 @@ from gateway.server.principal import STRANGER_KEY
 from gateway.services import Services
 
 ENDPOINTS = {"chat": (), "embedding": ("embeddings",)}
-"""What a role adds to a model's capabilities, if that isn't just its name."""
+"""The capabilities that a role adds, where they aren't its own name."""
 
 
 def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:

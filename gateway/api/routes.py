@@ -66,7 +66,7 @@ def websockets() -> Mapping[str, str]:
 
 
 def routes_of(path: str) -> Routes:
-    """Those with this path, or those whose format its errors have: the ones of the longest prefix."""
+    """The table whose errors and limits a path has: the one with the longest prefix of the path."""
     found = max(
         (prefix for table in routes() for prefix in table.prefixes if _is_below(path, prefix)), key=len, default="/"
     )

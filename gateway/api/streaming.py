@@ -22,8 +22,8 @@ from gateway.wire.pieces import Piece, pieces
 from gateway.wire.sse import Sink
 
 FOREVER = 1e8
-"""Seconds until a comment that shall never come."""
-MAX_KINDS = 1000
+"""Seconds until a comment that never comes."""
+MAX_HEADER = 1000
 """Characters of the header that names dropped tools, whose names are the client's."""
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 
@@ -280,12 +280,12 @@ def write_events(events: Iterable[Mapping[str, Any]]) -> bytes:
     return b"".join([sse.named(event["type"], encode(event)) for event in events])
 
 
-def estimate(count: TokenCount) -> Headers:
+def estimate_header(count: TokenCount) -> Headers:
     """The header that marks an estimated count of tokens."""
     return () if count.exact else ((b"x-ctxgate-estimate", b"true"),)
 
 
 def dropped_header(name: bytes, kinds: Iterable[str]) -> Headers:
     """The header that names the kinds of tools, of items, or of options, that the model doesn't get."""
-    named = _UNPRINTABLE.sub("?", ", ".join(sorted(set(kinds))))[:MAX_KINDS]
+    named = _UNPRINTABLE.sub("?", ", ".join(sorted(set(kinds))))[:MAX_HEADER]
     return ((name, named.encode()),) if named else ()

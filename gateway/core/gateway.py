@@ -34,7 +34,7 @@ log = logging.getLogger("ctxgate")
 RouteOf = Callable[[str], Route | None]
 """By a model's name; called anew for each request, since a reload may replace or end a route."""
 Hear = Callable[[RouteOf, ChatRequest, str], Awaitable[ChatRequest]]
-"""Replaces the sound in a chat by what was said, with the model of that name, which hears."""
+"""Replaces the sound in a chat by a transcript that the model of that name makes."""
 
 
 class Traces(Protocol):
@@ -67,7 +67,7 @@ class Gateway:
         self._watchers: list[Callable[[], None]] = []
         self._state_dir = config.state_dir
         self._own: tuple[SavedPrompts, Residency] | None = None
-        """The memory of engines that the gateway starts; loaded with the first of them."""
+        """The saved prompts and the memory of the engines that the gateway starts; None before the first."""
         self.schemas = Threads(Pool())
         """The processes that work on clients' schemas."""
         self._describer: Describes | None = None
@@ -194,8 +194,8 @@ class Gateway:
             engine.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
-        """Opens an answer. Raises a GatewayError for a model or tier that the caller may not use; awaiting it, if no
-        engine accepts the request."""
+        """Opens an answer. The call raises a GatewayError if the model is unknown, or if the caller may not use it or
+        the tier; awaiting it raises one if no engine accepts the request."""
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")

@@ -1,4 +1,4 @@
-"""API keys: how much each may use, and `ctxgate keys`. Whose a key is, `gateway/server/keys.py` knows."""
+"""API keys: how much each may use, and `ctxgate keys`. `gateway/server/keys.py` knows whose a key is."""
 
 from __future__ import annotations
 

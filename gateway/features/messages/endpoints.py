@@ -7,7 +7,14 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
-from gateway.api.streaming import EventEncoding, chat_stream, dropped_header, estimate, extra_headers, write_events
+from gateway.api.streaming import (
+    EventEncoding,
+    chat_stream,
+    dropped_header,
+    estimate_header,
+    extra_headers,
+    write_events,
+)
 from gateway.core.aside import aside
 from gateway.errors import ProviderInvalidModel
 from gateway.features.messages.wire.answer import MessageEncoder
@@ -102,4 +109,4 @@ async def count_tokens(request: Request) -> ASGIApp:
     chat = await aside(size, _chat, request, wanted)
     del wanted
     count = await request.gateway.count_tokens(chat)
-    return JSON({"input_tokens": count.tokens}, estimate(count))
+    return JSON({"input_tokens": count.tokens}, estimate_header(count))

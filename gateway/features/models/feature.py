@@ -1,5 +1,4 @@
-"""Models on this machine: the commands that add, fetch and remove them, and the APIs of Ollama and of the page for the
-same."""
+"""Models on this machine: the commands that add, fetch and remove them, and the page's and Ollama's APIs for this."""
 
 from __future__ import annotations
 

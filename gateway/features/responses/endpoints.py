@@ -8,7 +8,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate, extra_headers, write_events
+from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate_header, extra_headers, write_events
 from gateway.core.aside import LARGE, aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
@@ -122,7 +122,7 @@ async def input_tokens(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateResponse.parse)
     answer = await prepared(request, wanted, stored=False, size=size)
     count = await request.gateway.count_tokens(answer.chat)
-    return JSON({"object": "response.input_tokens", "input_tokens": count.tokens}, estimate(count))
+    return JSON({"object": "response.input_tokens", "input_tokens": count.tokens}, estimate_header(count))
 
 
 async def compact(request: Request) -> ASGIApp:

@@ -1,4 +1,4 @@
-"""Saved prompts in storage that several machines reach, by `prompts.share`."""
+"""Saved prompts in storage that several machines reach, as set by `prompts.share`."""
 
 from __future__ import annotations
 

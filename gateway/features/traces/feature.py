@@ -1,4 +1,4 @@
-"""Requests as spans of OpenTelemetry, by `log.traces`."""
+"""Requests as spans of OpenTelemetry, as set by `log.traces`."""
 
 from __future__ import annotations
 

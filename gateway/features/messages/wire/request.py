@@ -144,7 +144,7 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
     config = request.output_config
     if (format := request.output_format or (config.format if config is not None else None)) is not None:
         fields["response_format"] = _response_format(format)
-    if tools := offered(request):
+    if tools := tools_of(request):
         fields["tools"] = [_function(tool) for tool in tools]
     # If every tool was dropped, drop the choice too. A choice without any declared tool is the client's error.
     if request.tool_choice is not None and (tools or not request.tools):
@@ -152,7 +152,7 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
     return fields
 
 
-def offered(request: CreateMessage) -> list[Tool]:
+def tools_of(request: CreateMessage) -> list[Tool]:
     """The tools to show to the model: none that Anthropic runs itself, and a deferred tool only once the conversation
     mentions it."""
     tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in (None, "custom")]
