@@ -19,6 +19,6 @@ def test_it_names_every_operation() -> None:
         if isinstance(operation, dict)
     ]
     assert sorted(named) == sorted(operations)
-    assert [f"## {tag[0].upper()}{tag[1:]}" for tag in (*ABOUT, "rooms", "llama.cpp")] == re.findall(
+    assert [f"## {tag[0].upper()}{tag[1:]}" for tag in (*ABOUT, "llama.cpp", "rooms")] == re.findall(
         r"^## .+$", page, re.MULTILINE
     )

@@ -103,9 +103,9 @@ WRITERS = ("print", "sys.stdout.write", "sys.stderr.write", "click.echo", "click
 OWN = {
     "cli/text.py": "it is the function",
     "cli/table.py": "printable cells, with their styles",
-    "cli/chat.py": "printable text, dimmed",
-    "cli/findings.py": "printable text beside a coloured word",
-    "cli/self_check.py": "a child's lines for its parent",
+    "features/operations/commands/chat.py": "printable text, dimmed",
+    "features/checks/findings.py": "printable text beside a coloured word",
+    "features/checks/commands/self_check.py": "a child's lines for its parent",
     "features/ctx/terminal.py": "rendered by `Text`, reasoning dimmed",
     "features/ctx/talk.py": "rendered by `Text`, or JSON",
 }
@@ -113,7 +113,15 @@ OWN = {
 
 
 def test_commands_print_by_one_function() -> None:
-    folders = ("cli", "features/*/commands", "features/ctx", "features/models/pull", "features/evaluation/model_test")
+    folders = (
+        "cli",
+        "features/*/commands",
+        "features/checks",
+        "features/clients",
+        "features/ctx",
+        "features/models/pull",
+        "features/evaluation/model_test",
+    )
     found = set()
     for path in (path for folder in folders for path in (ROOT / "gateway").glob(f"{folder}/*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped, offered
+from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped, tools_of
 from tests.api.asking import WEATHER
 from tests.gateway.double import Json
 
@@ -303,7 +303,7 @@ def test_a_tool_as_a_function() -> None:
 def test_tools_that_only_anthropic_runs_are_dropped() -> None:
     tools = [TOOL, {**TOOL, "type": "custom", "name": "mine"}, {"type": "web_search_20250305", "name": "web_search"}]
     request = CreateMessage.parse(json.dumps({"max_tokens": 5, "messages": [HI], "tools": tools}).encode())
-    assert [tool.name for tool in offered(request)] == ["get_weather", "mine"]
+    assert [tool.name for tool in tools_of(request)] == ["get_weather", "mine"]
     assert dropped(request) == ["web_search_20250305"]
     assert dropped(CreateMessage.parse(b'{"max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}')) == []
 

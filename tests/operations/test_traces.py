@@ -300,7 +300,7 @@ def test_nothing_is_imported_where_it_is_off() -> None:
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("gateway.features.traces.traces", "opentelemetry.sdk.resources"):
+    for name in ("gateway.features.traces.route", "gateway.features.traces.traces", "opentelemetry.sdk.resources"):
         monkeypatch.delitem(sys.modules, name, raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.resources", None)
     with pytest.raises(ProviderUnavailable, match=r"pip install 'ctxgate\[otel\]'"):
