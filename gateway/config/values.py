@@ -184,7 +184,7 @@ class Runtime(Entry, frozen=True, kw_only=True):
     kv_cache_type: KVCacheType | None = None
     """llama.cpp, MLX: type of the numbers in the context's cache; if omitted: f16."""
     batch: Tokens | None = None
-    """llama.cpp, MLX, Ollama: prompt tokens to process in one step; if omitted: 512, llama.cpp without a GPU 96."""
+    """llama.cpp, MLX, Ollama: prompt tokens to process in one step; if omitted: 512, llama.cpp without a GPU 128."""
     mmap: bool | None = None
     """llama.cpp, Ollama: map the weights into memory instead of reading the whole file."""
     numa: NUMA | None = None

@@ -19,17 +19,7 @@ MODEL = Model(name="m", runtime="llama.cpp", path=Path("m.gguf"))
 
 @pytest.mark.parametrize(
     ("seconds_per_token", "step"),
-    [
-        (None, 96),
-        (0.0, 96),
-        (0.007, 96),
-        (0.1 / 127, 96),
-        (0.1 / 128, 128),
-        (0.1 / 256, 256),
-        (0.1 / 511, 256),
-        (0.1 / 512, 512),
-        (0.00001, 512),
-    ],
+    [(None, 128), (0.0, 128), (0.007, 128), (0.0004, 128), (0.1 / 256, 256), (0.1 / 512, 512), (0.00001, 512)],
 )
 def test_a_step_has_a_length(seconds_per_token: float | None, step: int) -> None:
     assert usual(seconds_per_token) == step
@@ -58,11 +48,11 @@ def step_of(model: Model, machine: Machine = CPU) -> tuple[str, ...]:
 
 
 def test_an_engine_on_a_cpu_reads_in_small_steps() -> None:
-    assert step_of(MODEL) == ("96", "96")
+    assert step_of(MODEL) == ("128", "128")
     assert step_of(MODEL, replace(CPU, seconds_per_token=0.0001)) == ("512", "512")
-    assert step_of(MODEL, replace(CPU, which=lambda name: f"/bin/{name}")) == ("96", "96")
+    assert step_of(MODEL, replace(CPU, which=lambda name: f"/bin/{name}")) == ("128", "128")
     without_layers = replace(MODEL, engine=Runtime(gpu_layers=0))
-    assert step_of(without_layers, replace(CPU, gpus=lambda program: ())) == ("96", "96")
+    assert step_of(without_layers, replace(CPU, gpus=lambda program: ())) == ("128", "128")
 
 
 @pytest.mark.parametrize(
