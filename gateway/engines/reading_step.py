@@ -11,7 +11,7 @@ from collections.abc import Mapping
 SIZES = (64, 128, 256, 512)
 """The largest is llama.cpp's own."""
 USUAL = 128
-"""Reads within 5 % as fast as 512 where it was measured; 112, 96 and 64 are slower by 8, 12 and 4 to 21 %."""
+"""Reads within 5 % as fast as 512 where it was measured; 112 and 96 are slower by up to 8 and 12 %, 64 by 4 to 13 %."""
 SHORT_SECONDS = 0.1
 """A step that is shorter keeps nobody waiting, so an engine that reads fast takes larger ones."""
 BYTES_PER_SECOND = 3e10
