@@ -20,12 +20,12 @@ from typing import Any, NoReturn, Protocol
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 from gateway.observe.shares import tenant
 from gateway.server.access import Access
-from gateway.server.asgi import Headers
+from gateway.server.asgi import ASGIApp, Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import JSON_TYPE, Client, respond_error
 from gateway.server.connections import has_left, make_room
@@ -441,7 +441,7 @@ class FastProtocol(HttpToolsProtocol):
     def _start_asgi_task(self, cycle: Any, app: Any) -> None:
         self._active = cycle
         if type(cycle) is not ChatCycle:
-            super()._start_asgi_task(cycle, app)
+            super()._start_asgi_task(cycle, _closing(cycle, app))  # type: ignore[arg-type]  # uvicorn has a type for each message
             return
         self._due = cycle
         wanted, self._wanted = self._wanted, None
@@ -532,6 +532,23 @@ class _Heads:
 
 
 _head = _Heads().head
+
+
+def _closing(cycle: RequestResponseCycle, app: ASGIApp) -> ASGIApp:
+    """The application, whose answer tells the client not to use the connection again if it begins before the request's
+    body has come: nobody reads the rest. `on_response_complete` closes it then, once the client had time to read."""
+
+    async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+        async def sent(message: Message) -> None:
+            if message["type"] != "http.response.start" or not (cycle.more_body and cycle.keep_alive):
+                await send(message)
+                return
+            await send({**message, "headers": [*message.get("headers", ()), (b"connection", b"close")]})
+            cycle.keep_alive = True  # else uvicorn would close at once, and could take the answer from the client
+
+        await app(scope, receive, sent)
+
+    return answered
 
 
 class ChatCycle:

@@ -430,6 +430,38 @@ async def test_a_refusal_is_read_by_a_client_that_is_still_sending(http: str, si
                 assert (await client.answer()).status == 413
 
 
+EARLY = [
+    ("POST", "/v1/chat/completions", 401),
+    ("POST", "/v1/responses", 401),
+    ("POST", "/v1/messages", 401),
+    ("POST", "/api/pull", 401),
+    ("DELETE", "/api/delete", 401),
+    ("POST", "/v1/files", 401),
+    ("PUT", "/nothing", 401),
+    ("GET", "/health", 200),
+    ("POST", "/health", 405),
+]
+
+
+@pytest.mark.parametrize(("method", "path", "status"), EARLY)
+async def test_an_answer_before_the_body_has_come_ends_the_connection(method: str, path: str, status: int) -> None:
+    """And says so: a client that keeps the connection would lose its next request."""
+    whole = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 4\r\n\r\n{{}}  ".encode()
+    async with running(answers(), keys=("one",)) as gateway:
+        for cut in (4, 1):
+            async with await gateway.connect() as client:
+                await client.send(whole[:-cut])
+                answer = await client.answer()
+                assert (answer.status, answer.headers.get("connection")) == (status, "close")
+                await client.send(whole[-cut:])
+                assert await client.reader.read() == b""
+        async with await gateway.connect() as client:
+            for _ in range(2):
+                await client.send(whole)
+                answer = await client.answer()
+                assert (answer.status, "connection" in answer.headers) == (status, False)
+
+
 async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.bodies.BODY_SECONDS", 0.2)
     body = json.dumps(chat()).encode()
