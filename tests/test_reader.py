@@ -70,7 +70,7 @@ WRITES = {
     # A connection passes from one object to another.
     "backends/openai.py": 3,
     "server/bodies.py": 1,
-    "server/fast_protocol.py": 7,
+    "server/fast_protocol.py": 9,
     "server/keepalive.py": 1,
     "server/tls.py": 1,
     # What an API keeps with what it has read.
