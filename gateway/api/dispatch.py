@@ -26,7 +26,7 @@ LEFT_KEY = "ctxgate.left"
 """The key in an ASGI scope of the headers that say what is left of a key's limits."""
 
 RECORDED = "/-/chat/completions"
-"""Needs no scope of models, but makes one work, so it counts."""
+"""Takes another scope than the APIs of models, but makes one work, so it counts towards a key's limits."""
 
 
 class Limiter(Protocol):

@@ -462,6 +462,30 @@ async def test_an_answer_before_the_body_has_come_ends_the_connection(method: st
                 assert (answer.status, "connection" in answer.headers) == (status, False)
 
 
+HOST = b" HTTP/1.1\r\nHost: localhost\r\n"
+
+
+@pytest.mark.parametrize(
+    "half",
+    [
+        b"POST /v1/responses" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\n{}",
+        b"POST /v1/files" + HOST + b"Content-Length: 4\r\nExpect: 100-continue\r\n\r\n",
+        b"POST /v1/messages" + HOST + b"Connection: close\r\nContent-Length: 4\r\n\r\n",
+        b"POST /v1/messages HTTP/1.0\r\nHost: localhost\r\nConnection: keep-alive\r\nContent-Length: 4\r\n\r\n",
+    ],
+    ids=["chunked", "100-continue", "close", "HTTP/1.0"],
+)
+async def test_half_a_request_behind_whole_ones_ends_the_connection(half: bytes) -> None:
+    async with running(answers(), keys=("one",)) as gateway, await gateway.connect() as client:
+        await client.send(2 * (b"GET /health" + HOST + b"\r\n") + half)
+        for _ in range(2):
+            assert "connection" not in (await client.answer()).headers
+        async with asyncio.timeout(PATIENCE):
+            head = await client.reader.readuntil(b"\r\n\r\n")
+        assert b" 401 " in head
+        assert head.lower().count(b"connection: close") == 1
+
+
 async def test_a_body_that_never_comes_is_not_waited_for_for_ever(http: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gateway.server.bodies.BODY_SECONDS", 0.2)
     body = json.dumps(chat()).encode()
