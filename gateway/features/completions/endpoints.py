@@ -56,8 +56,11 @@ async def create(request: Request) -> ASGIApp:
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(part, reader)) for part, reader in zip(parts, readers, strict=True)]
-    except* GatewayError as errors:
-        raise errors.exceptions[0] from None
+    except ExceptionGroup as errors:  # Python 3.11.2 puts what `except*` raises into a group again
+        refusals, bugs = errors.split(GatewayError)
+        if refusals is None or bugs is not None:
+            raise
+        raise refusals.exceptions[0] from None
     first, *others = [task.result() for task in tasks]
     for other in others:
         first["choices"] += other["choices"]
