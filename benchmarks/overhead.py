@@ -80,8 +80,11 @@ def measure(stack: Stack, upstream: int, venv: Path, *, seconds: float, core: in
             found["unpaced"] = run(load.streams(place.port, upstream, cpu, count=CONNECTIONS, script=script)).micros
             found["rss"] = proc.rss_mb(server.pids())
             return found
-        except* (BadAnswer, TimeoutError, OSError) as wrong:
-            raise proc.Failed(f"{wrong.exceptions[0]!r}; log: {server.last_words()}") from wrong
+        except (BadAnswer, TimeoutError, OSError, ExceptionGroup) as wrong:
+            first: Exception = wrong
+            while isinstance(first, ExceptionGroup):  # of tasks that ran side by side
+                first = first.exceptions[0]
+            raise proc.Failed(f"{first!r}; log: {server.last_words()}") from wrong
         finally:
             server.stop()
 
