@@ -187,11 +187,11 @@ class Gateway:
         if engine is None:
             await (await route.server.backend()).ready()
             return
-        backend = await engine.join()
+        backend = await engine.requests.join()
         try:
             await backend.ready()
         finally:
-            engine.leave()
+            engine.requests.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
         """Opens an answer. The call raises a GatewayError if the model is unknown, or if the caller may not use it or

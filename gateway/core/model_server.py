@@ -34,13 +34,16 @@ class ModelServer:
         """The engine's former backend, if another route has taken it over."""
 
     async def backend(self) -> Backend:
-        """The backend of a running engine; starts the engine if it is ours. Raises what `Engine.join` raises."""
+        """The backend of a running engine; starts the engine if it is ours.
+
+        Raises what `EngineRequests.join` raises.
+        """
         engine = self._engine
         if engine is not None:
             if engine.accepting is not None:
                 return engine.accepting
-            backend = await engine.join()
-            engine.leave()
+            backend = await engine.requests.join()
+            engine.requests.leave()
             return backend
         if self.external is None:
             kind = backends.load(self._model.runtime)
@@ -56,7 +59,7 @@ class ModelServer:
     async def use(self, rank: int) -> AsyncIterator[Backend]:
         """`backend`, whose engine stays up meanwhile. rank: of the request's service tier."""
         engine = self._engine
-        backend = await self.backend() if engine is None else await engine.join(rank=rank)
+        backend = await self.backend() if engine is None else await engine.requests.join(rank=rank)
         try:
             yield backend
         except EngineGone:
@@ -65,7 +68,7 @@ class ModelServer:
             raise
         finally:
             if engine is not None:
-                engine.leave(rank)
+                engine.requests.leave(rank)
 
     async def missing(self) -> WeightsMissing | None:
         """Why no request can be answered; see `Engine.missing`. None for the model of an external server."""
@@ -95,16 +98,16 @@ class ModelServer:
     async def load(self, keep_alive: float | None = None) -> None:
         """Returns once the model is in memory. keep_alive: see `Backend.load`; of an engine of ours, until its end.
 
-        Raises what `Engine.join` raises, and ProviderInvalidRequest if the model's server can't be told.
+        Raises what `EngineRequests.join` raises, and ProviderInvalidRequest if the model's server can't be told.
         """
         if self._engine is None:
             await (await self.backend()).load(keep_alive)
         elif keep_alive == 0:
-            await self._engine.unload()
+            await self._engine.shutdown.unload()
         else:
-            await self._engine.join()
+            await self._engine.requests.join()
             self._engine.keep_alive = keep_alive
-            self._engine.leave()
+            self._engine.requests.leave()
 
     async def unload(self) -> None:
         """Returns once the model is out of memory, its answers in flight complete. Raises as `load` does."""
@@ -123,7 +126,7 @@ class ModelServer:
     async def retire(self) -> None:
         """Ends the engine once its answers in flight have ended, and closes."""
         if self._engine is not None and not self._passed_on:
-            await self._engine.retire()
+            await self._engine.shutdown.retire()
         await self.aclose()
 
     async def aclose(self) -> None:

@@ -115,19 +115,19 @@ class Route:
             return await self.open(request)
 
     def ask(self, request: ChatRequest) -> Awaitable[Accepted]:
-        """Sends the request once. If an engine accepts it, it has a place there until `Engine.leave`."""
+        """Sends the request once. If an engine accepts it, it has a place there until `EngineRequests.leave`."""
         if self.engine is None:
             return self._send(request, self.server.external)
         return self._take_place(request, self.engine)
 
     async def _take_place(self, request: ChatRequest, engine: Engine) -> Accepted:
-        if (backend := engine.backend) is not None and request.serving.tier != "flex":
-            engine.enter(rank_of(request.serving.tier))
+        if (backend := engine.requests.backend) is not None and request.serving.tier != "flex":
+            engine.requests.enter(rank_of(request.serving.tier))
         else:
             request.serving.tell(lambda: str(engine.progress(request) or "waiting"))
             self.requests.waiting[request] = came = monotonic()
             try:
-                backend = await engine.join(request, rank_of(request.serving.tier))
+                backend = await engine.requests.join(request, rank_of(request.serving.tier))
             finally:
                 self.requests.waiting.pop(request, None)
             request.serving.tell()
@@ -138,7 +138,7 @@ class Route:
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
-            engine.leave(rank_of(request.serving.tier))
+            engine.requests.leave(rank_of(request.serving.tier))
             raise
 
     async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Accepted:
@@ -154,10 +154,10 @@ class Route:
         except BaseException as error:
             if isinstance(error, EngineGone):
                 engine.lost()
-            engine.leave(rank_of(request.serving.tier))
+            engine.requests.leave(rank_of(request.serving.tier))
             raise
         if (reply := accepted[0].flexible) is not None:
-            engine.hosts(reply, EngineSeat(engine, request, waited))
+            engine.requests.hosts(reply, EngineSeat(engine.requests, request, waited, engine.progress))
         return accepted
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
@@ -228,7 +228,7 @@ class Route:
     async def use(self, tier: Tier | None = None) -> AsyncIterator[Backend]:
         """The backend of a running engine, for requests that aren't chats; its engine stays up meanwhile.
 
-        Raises what `Engine.join` raises.
+        Raises what `EngineRequests.join` raises.
         """
         turn = self._place() if self.engine is None and tier == "flex" else nullcontext()
         async with turn:

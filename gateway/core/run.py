@@ -225,7 +225,7 @@ class Run:
         # Its progress knows the answer, which knows the request: Python's collector would find all three much later.
         self._request.serving.tell()
         if self._in_flight and (engine := self._route.engine) is not None:
-            engine.leave(rank_of(self._request.serving.tier))
+            engine.requests.leave(rank_of(self._request.serving.tier))
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:

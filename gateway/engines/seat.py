@@ -2,48 +2,52 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from time import monotonic
 from typing import Protocol
 
 from gateway.backends import Backend
 from gateway.backends.base import Flexible
 from gateway.wire.chat import FLEX
+from gateway.wire.progress import Progress
 
 
 class Host(Protocol):
-    """What it takes of `gateway.engines.engine.Engine`."""
+    """What it takes of `gateway.engines.requests.EngineRequests`."""
 
     def enter(self, rank: int) -> None: ...
     def leave(self, rank: int = ...) -> None: ...
     async def join_again(self, key: object, waited: float) -> Backend: ...
     def hosts(self, reply: Flexible, seat: EngineSeat) -> None: ...
-    def progress(self, key: object) -> object: ...
 
 
 class EngineSeat:
-    """See `gateway.backends.base.Seat`. key: of the request, for `Engine.progress`. waited: seconds, all waits
-    together."""
+    """See `gateway.backends.base.Seat`. key: of the request. waited: seconds, all waits together. progress: how far the
+    request with a key is; None if it doesn't wait."""
 
-    def __init__(self, engine: Host, key: object, waited: float) -> None:
+    def __init__(
+        self, requests: Host, key: object, waited: float, progress: Callable[[object], Progress | None]
+    ) -> None:
         self.waited = waited
-        self._engine = engine
+        self._requests = requests
+        self._progress = progress
         self._key = key
         self._left = 0.0
 
     def leave(self) -> None:
         self._left = monotonic()
-        self._engine.leave(FLEX)
+        self._requests.leave(FLEX)
 
     async def join(self) -> Backend:
-        backend = await self._engine.join_again(self._key, self.waited)
+        backend = await self._requests.join_again(self._key, self.waited)
         self.waited += monotonic() - self._left
         return backend.flexible() or backend
 
     def back(self) -> None:
-        self._engine.enter(FLEX)
+        self._requests.enter(FLEX)
 
     def taken(self, reply: Flexible) -> None:
-        self._engine.hosts(reply, self)
+        self._requests.hosts(reply, self)
 
     def describe(self) -> str:
-        return str(self._engine.progress(self._key) or "")
+        return str(self._progress(self._key) or "")

@@ -11,8 +11,7 @@ from gateway.backends import Address
 from gateway.config import Model
 from gateway.engines.launcher import Launcher
 from gateway.engines.memory import Footprint
-from gateway.engines.places import Places
-from gateway.engines.request_queue import RequestQueue
+from gateway.engines.requests import EngineRequests
 from gateway.engines.residency import Residency
 from gateway.engines.states import State
 from gateway.engines.usage import UsageSampler
@@ -27,8 +26,7 @@ class Shown(Protocol):
     model: Model
     residency: Residency
     launcher: Launcher
-    places: Places
-    queue: RequestQueue
+    requests: EngineRequests
     usage: UsageSampler
     held: Footprint
     gpu_seen: int | None
@@ -86,7 +84,8 @@ class EngineSnapshot(Struct, frozen=True):
 
 
 def snapshot_of(engine: Shown) -> EngineSnapshot:
-    launcher, places, queue, now = engine.launcher, engine.places, engine.queue, time.monotonic()
+    launcher, now = engine.launcher, time.monotonic()
+    places, queue = engine.requests.places, engine.requests.queue
     usage = engine.usage.of(launcher.pid)
     return EngineSnapshot(
         name=engine.model.name,
@@ -118,11 +117,12 @@ def snapshot_of(engine: Shown) -> EngineSnapshot:
 
 def progress_of(engine: Shown, key: object) -> Progress | None:
     """The progress of the request that joined with `key`; None once it no longer waits."""
-    place = engine.queue.place(key)
+    queue = engine.requests.queue
+    place = queue.place(key)
     if place is None:
         return None
-    waited = engine.queue.waited(key)
-    return Progress(engine.waits_for or "load", place, len(engine.queue), loaded(engine), waited, _held_by(engine))
+    waited = queue.waited(key)
+    return Progress(engine.waits_for or "load", place, len(queue), loaded(engine), waited, _held_by(engine))
 
 
 def loaded(engine: Shown) -> float | None:

@@ -138,7 +138,7 @@ async def test_preload_of_a_changed_file(test_model: Path, tmp_path: Path) -> No
         assert engine is not None
         async with asyncio.timeout(PATIENCE):
             while engine.state != "ready":
-                await engine.changed()
+                await engine.lifecycle.changed()
         return engine
 
     async with Gateway(config) as gateway:

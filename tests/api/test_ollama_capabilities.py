@@ -9,7 +9,7 @@ import pytest
 
 from gateway.config import Config, Model
 from gateway.core import Gateway
-from gateway.core.abilities import abilities
+from gateway.features.ollama.abilities import abilities
 from tests.backends.ollama_double import OllamaDouble
 from tests.conftest import ROOT
 from tests.gateway.before_ollama import before

@@ -68,7 +68,7 @@ def engine(test_model: Path) -> Any:
     """The engine's address; it runs in a loop of its own, since the tests have one each."""
     with asyncio.Runner() as runner:
         engine = Engine(Model(name="tiny", runtime="llama.cpp", path=test_model, context_window=512))
-        yield runner.run(engine.ensure()), engine.model
+        yield runner.run(engine.requests.ensure()), engine.model
         runner.run(engine.stop())
 
 

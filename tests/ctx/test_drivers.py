@@ -19,6 +19,7 @@ from gateway.core.reload import Reloader
 from gateway.errors import CATEGORIES, Category, GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.features.ctx.agents.provider import provider
 from gateway.features.ctx.drivers.responses import request
+from gateway.features.ctx.events import line
 from gateway.features.ctx.execution import Execution
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.settings import CtxModel, UseCase
@@ -34,7 +35,6 @@ from gateway.provider import (
     UserMessage,
 )
 from gateway.services import Services
-from gateway.wire.events import line
 from tests.conftest import ROOT
 from tests.ctx.kept import Kept, eventually, keeping
 from tests.ctx.served import FORBIDDEN, Tree, text, types

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.wire.events import AnswerTooLong, Delta, Done, Error, Event, EventReader, Start, decode, line
+from gateway.features.ctx.events import AnswerTooLong, Delta, Done, Error, Event, EventReader, Start, decode, line
 from tests.ctx.served import FORBIDDEN
 from tests.gateway.double import chunk
 

@@ -21,7 +21,7 @@ async def stopped(engine: Engine) -> AsyncIterator[Engine]:
 
 
 async def answers(engine: Engine) -> bool:
-    backend = backends.load(engine.model.runtime)(engine.model, await engine.ensure())
+    backend = backends.load(engine.model.runtime)(engine.model, await engine.requests.ensure())
     try:
         reply = await backend.open(HELLO, dict(HELLO.fields))
         return b"chat.completion" in await reply.whole()

@@ -103,7 +103,7 @@ async def test_mlx_whose_answers_have_no_length(mlx_python: str, mlx_model: Path
 
 async def test_the_users_own_server_ends_and_ours_takes_over(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
-    address = await users_own.ensure()
+    address = await users_own.requests.ensure()
     try:
         adr = replace(model, port=address.port, base_url=str(address))
         async with gateway_of(adr, xllamacpp) as (gateway, route):

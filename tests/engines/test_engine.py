@@ -66,7 +66,7 @@ async def test_with_every_setting_of_llama_cpp(model: Model, machine: Callable[[
 async def test_the_first_request_starts_it_and_stop_ends_it(model: Model, machine: Callable[[], Machine]) -> None:
     engine = Engine(model, machine=machine)
     assert (engine.state, engine.address, engine.pid) == ("stopped", None, None)
-    address = await engine.ensure()
+    address = await engine.requests.ensure()
     assert (engine.state, engine.address) == ("ready", address)
     assert await answers(engine)
     pid = engine.pid
@@ -88,7 +88,7 @@ async def test_fifty_callers_get_one_process(model: Model, xllamacpp: Callable[[
         return xllamacpp()
 
     async with stopped(Engine(model, machine=counted)) as engine:
-        addresses = await asyncio.gather(*(engine.ensure() for _ in range(50)))
+        addresses = await asyncio.gather(*(engine.requests.ensure() for _ in range(50)))
         assert len(set(addresses)) == 1
         assert starts == 1
         assert await answers(engine)
@@ -97,7 +97,7 @@ async def test_fifty_callers_get_one_process(model: Model, xllamacpp: Callable[[
 async def test_requests_side_by_side_have_a_whole_window_each(model: Model, machine: Callable[[], Machine]) -> None:
     """By default llama.cpp shares one window among all requests, and fails them all once it is full."""
     async with stopped(Engine(model, machine=machine)) as engine:
-        backend = backends.load(model.runtime)(model, await engine.ensure())
+        backend = backends.load(model.runtime)(model, await engine.requests.ensure())
 
         async def answer(at: int) -> int:
             said = {"role": "user", "content": f"{at} {'word ' * 90}"}
@@ -115,7 +115,7 @@ async def test_a_caller_that_gives_up_leaves_the_start_to_the_others(
     model: Model, xllamacpp: Callable[[], Machine]
 ) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as engine:
-        callers = [asyncio.create_task(engine.ensure()) for _ in range(3)]
+        callers = [asyncio.create_task(engine.requests.ensure()) for _ in range(3)]
         await asyncio.sleep(0)
         callers[0].cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -125,12 +125,12 @@ async def test_a_caller_that_gives_up_leaves_the_start_to_the_others(
 
 async def test_a_start_whose_callers_all_left_still_ends_ready(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as engine:
-        caller = asyncio.create_task(engine.ensure())
-        await engine.changed()
+        caller = asyncio.create_task(engine.requests.ensure())
+        await engine.lifecycle.changed()
         assert engine.state == "starting"
         caller.cancel()
         await asyncio.wait({caller})
-        assert await engine.ensure() == engine.address
+        assert await engine.requests.ensure() == engine.address
 
 
 async def test_stop_in_the_middle_of_a_start(model: Model, tmp_path: Path) -> None:
@@ -139,7 +139,7 @@ async def test_stop_in_the_middle_of_a_start(model: Model, tmp_path: Path) -> No
     code = "import os, signal, sys; open(sys.argv[1], 'w').write(str(os.getpid())); signal.pause()"
     loading = Runtime(command=(sys.executable, "-c", code), args=(str(fifo), "{port}"))
     engine = Engine(replace(model, engine=loading))
-    caller = asyncio.create_task(engine.ensure())
+    caller = asyncio.create_task(engine.requests.ensure())
     pid = int(await asyncio.to_thread(fifo.read_text))
     assert engine.state == "starting"
     await engine.stop()
@@ -151,12 +151,12 @@ async def test_stop_in_the_middle_of_a_start(model: Model, tmp_path: Path) -> No
 
 async def test_ensure_while_it_stops_starts_it_again(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as engine:
-        await engine.ensure()
+        await engine.requests.ensure()
         first = engine.pid
         stopping = asyncio.create_task(engine.stop())
         await asyncio.sleep(0)
         assert (engine.state, engine.address) == ("stopping", None)
-        address = await engine.ensure()
+        address = await engine.requests.ensure()
         await stopping
         assert (engine.state, engine.address) == ("ready", address)
         assert engine.pid != first
@@ -164,12 +164,12 @@ async def test_ensure_while_it_stops_starts_it_again(model: Model, xllamacpp: Ca
 
 async def test_after_a_crash_the_next_request_starts_it_again(model: Model, machine: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=machine)) as engine:
-        await engine.ensure()
+        await engine.requests.ensure()
         pid = engine.pid
         assert pid is not None
-        assert engine._watching is not None
+        assert engine.watching is not None
         os.kill(pid, signal.SIGKILL)
-        await asyncio.wait_for(asyncio.shield(engine._watching), PATIENCE)
+        await asyncio.wait_for(asyncio.shield(engine.watching), PATIENCE)
         assert (engine.state, engine.address) == ("failed", None)
         assert "was killed by SIGKILL" in str(engine.failure)
         assert await answers(engine)
@@ -181,7 +181,7 @@ async def test_after_a_crash_the_next_request_starts_it_again(model: Model, mach
 
 async def refused(engine: Engine) -> str:
     with pytest.raises((WeightsMissing, ProviderModelNotLoaded, ProviderUnavailable)) as caught:
-        await engine.ensure()
+        await engine.requests.ensure()
     assert engine.state == "failed"
     assert engine.failure is caught.value
     assert engine.pid is None
@@ -218,7 +218,7 @@ async def test_a_running_engine_needs_no_weights_any_more(
     shutil.copyfile(model.path, own)
     async with stopped(Engine(replace(model, path=own), machine=machine)) as engine:
         assert await engine.missing() is None
-        await engine.ensure()
+        await engine.requests.ensure()
         own.unlink()
         assert await engine.missing() is None
         assert await answers(engine)
@@ -273,7 +273,7 @@ async def test_one_that_never_gets_ready_is_ended(model: Model, tmp_path: Path) 
 
 async def test_a_failure_reaches_every_caller(model: Model) -> None:
     engine = Engine(replace(model, path=Path("/no/such.gguf")))
-    results = await asyncio.gather(*(engine.ensure() for _ in range(10)), return_exceptions=True)
+    results = await asyncio.gather(*(engine.requests.ensure() for _ in range(10)), return_exceptions=True)
     assert {type(result) for result in results} == {WeightsMissing}
 
 
@@ -284,9 +284,9 @@ async def test_a_server_already_on_the_port_is_used_and_left_alone(
     model: Model, xllamacpp: Callable[[], Machine]
 ) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as users_own:
-        address = await users_own.ensure()
+        address = await users_own.requests.ensure()
         engine = Engine(replace(model, port=address.port), address)
-        assert await engine.ensure() == address
+        assert await engine.requests.ensure() == address
         assert engine.pid is None
         assert await answers(engine)
         await engine.stop()
@@ -297,20 +297,20 @@ async def test_a_server_already_on_the_port_is_used_and_left_alone(
 async def test_a_free_port_gets_our_engine(model: Model, machine: Callable[[], Machine]) -> None:
     fixed = Address(port=free_port())
     async with stopped(Engine(replace(model, port=fixed.port), fixed, machine=machine)) as engine:
-        assert await engine.ensure() == fixed
+        assert await engine.requests.ensure() == fixed
         assert engine.pid is not None
         assert await answers(engine)
 
 
 async def test_the_users_server_ends_and_ours_takes_its_port(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     users_own = Engine(model, machine=xllamacpp)
-    address = await users_own.ensure()
+    address = await users_own.requests.ensure()
     async with stopped(Engine(replace(model, port=address.port), address, machine=xllamacpp)) as engine:
-        await engine.ensure()
+        await engine.requests.ensure()
         await users_own.stop()
         engine.lost()
         assert engine.address is None
-        assert await engine.ensure() == address
+        assert await engine.requests.ensure() == address
         assert engine.pid is not None
 
 
@@ -344,7 +344,7 @@ async def test_waits_for_a_server_on_the_port_that_is_loading(model: Model) -> N
     async with await asyncio.start_server(llama_server, "127.0.0.1", 0) as server:
         address = Address(port=server.sockets[0].getsockname()[1])
         engine = Engine(replace(model, port=address.port), address)
-        assert await engine.ensure() == address
+        assert await engine.requests.ensure() == address
         assert not answers
 
 
@@ -354,8 +354,8 @@ async def test_two_models_with_one_port_answer_side_by_side(model: Model, xllama
     one = Engine(replace(model, name="one", port=fixed.port), fixed, residency=residency, machine=xllamacpp)
     two = Engine(replace(model, name="two", port=fixed.port), fixed, residency=residency, machine=xllamacpp)
     async with stopped(one), stopped(two):
-        assert await one.ensure() == fixed
-        assert (await two.ensure()).port != fixed.port
+        assert await one.requests.ensure() == fixed
+        assert (await two.requests.ensure()).port != fixed.port
         assert await answers(one)
         assert await answers(two)
 
@@ -392,7 +392,7 @@ async def test_an_engine_whose_backend_can_t_be_made_is_ended(model: Model) -> N
     own = replace(model, runtime="tests.engines.test_engine:NotMade", engine=BY_COMMAND)
     async with stopped(Engine(own)) as engine:
         with pytest.raises(ProviderUnavailable, match="no key for it"):
-            await engine.ensure()
+            await engine.requests.ensure()
         assert (engine.state, engine.pid, engine.launcher.starts) == ("failed", None, 1)
 
 
@@ -412,13 +412,13 @@ async def test_a_bug_in_a_backend_does_not_hide_the_end_of_its_engine(
     Broken.asked = asyncio.Event()
     own = replace(model, runtime="tests.engines.test_engine:Broken", engine=BY_COMMAND)
     async with stopped(Engine(own)) as engine, asyncio.timeout(PATIENCE):
-        await engine.join()
+        await engine.requests.join()
         await Broken.asked.wait()
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGKILL)
         while not engine.crashes:
-            await engine.changed()
-        engine.leave()
+            await engine.lifecycle.changed()
+        engine.requests.leave()
         assert "checking its engine failed" in caplog.text
         assert await answers(engine)
 
@@ -453,11 +453,11 @@ async def test_an_engine_that_a_request_did_not_reach_but_lives_serves_on(
 ) -> None:
     monkeypatch.setattr("gateway.engines.engine.DEATH_SECONDS", 0.05)
     async with stopped(Engine(model, machine=xllamacpp)) as engine:
-        address = await engine.ensure()
+        address = await engine.requests.ensure()
         pid = engine.pid
         engine.lost()
         assert (engine.state, engine.address) == ("ready", None)
-        assert await engine.ensure() == address
+        assert await engine.requests.ensure() == address
         assert (engine.pid, engine.launcher.starts, engine.crashes) == (pid, 1, 0)
         assert engine.in_flight == 0
 
@@ -469,7 +469,7 @@ async def test_a_bug_during_a_start_is_a_failure_that_tells_nothing(model: Model
     engine = Engine(model, machine=bug)
     assert await refused(engine) == "model 'tiny': its start failed; see the gateway's log"
     assert engine.reconfigure(model) is None
-    await engine.retire()
+    await engine.shutdown.retire()
     assert (engine.state, engine.failure) == ("stopped", None)
 
 

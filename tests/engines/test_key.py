@@ -26,7 +26,7 @@ async def test_who_has_no_key_is_refused(runtime: str, test_model: Path, request
     model = replace(plain, api_key=SecretStr("secret"))
     engine = Engine(model, machine=lambda: replace(this_machine(), key="secret"))
     try:
-        address = await engine.ensure()
+        address = await engine.requests.ensure()
         async with httpx.AsyncClient(base_url=str(address), timeout=PATIENCE) as client:
             for headers in ({}, {"Authorization": "Bearer wrong"}):
                 answer = await client.post("/v1/chat/completions", json={**CHAT, "model": "m"}, headers=headers)
@@ -36,7 +36,7 @@ async def test_who_has_no_key_is_refused(runtime: str, test_model: Path, request
         with pytest.raises(ProviderAuthentication):
             await backend.post("completions", {})
         await backend.aclose()
-        assert engine.backend is not None
-        await engine.backend.about()
+        assert engine.requests.backend is not None
+        await engine.requests.backend.about()
     finally:
         await engine.stop()

@@ -128,7 +128,7 @@ async def test_a_gateway_that_lives_keeps_its_engines(model: Model, tmp_path: Pa
     from gateway.engines import Residency
 
     engine = Engine(model, residency=Residency(state_dir=tmp_path))
-    await engine.ensure()
+    await engine.requests.ensure()
     assert engine.pid is not None
     try:
         assert PidFiles(tmp_path / "engines").reap() == []

@@ -32,7 +32,7 @@ LONGER = {**LONG, "max_tokens": 900}
 
 async def slots(engine: Engine) -> list[int]:
     """Tokens written so far by each busy slot."""
-    backend = engine._backend
+    backend = engine.current_backend
     assert isinstance(backend, LlamaCppBackend)
     status, body = await backend.get("/slots")
     assert status == 200
@@ -76,8 +76,8 @@ async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: 
 
 async def on_its_loop(engine: Engine, action: Callable[[Engine], Any]) -> Any:
     """The gateway runs in its own thread and loop."""
-    assert engine._watching is not None
-    loop = engine._watching.get_loop()
+    assert engine.watching is not None
+    loop = engine.watching.get_loop()
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(action(engine), loop))
 
 
@@ -101,7 +101,7 @@ async def test_while_it_waits_for_others(
             await leaves(task)
             while gateway.residency.claims:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-        assert (len(two.queue), two.in_flight, two.launcher.starts, two.state) == (0, 0, 0, "stopped")
+        assert (len(two.requests.queue), two.in_flight, two.launcher.starts, two.state) == (0, 0, 0, "stopped")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -110,9 +110,9 @@ async def test_while_it_loads(model: Model, xllamacpp: Callable[[], Machine], tm
         one = engine_of(gateway, "one")
         task = asyncio.ensure_future(gateway.chat(asked("one", stream=stream)))
         while one.state != "starting":
-            await one.changed()
+            await one.lifecycle.changed()
         await leaves(task)
-        assert (len(one.queue), one.in_flight) == (0, 0)
+        assert (len(one.requests.queue), one.in_flight) == (0, 0)
         # What is begun is ended: the next one finds it loaded.
         assert b"chat.completion" in await whole(gateway, "one")
         assert (one.launcher.starts, one.in_flight) == (1, 0)

@@ -31,7 +31,7 @@ async def test_takes_tools_by_its_own_reading_of_the_template(
     runtime = Runtime(args=("--chat-template-file", str(tmp_path / "t.jinja")))
     engine = Engine(replace(model, engine=runtime), machine=made)
     try:
-        backend = LlamaCppBackend(model, await engine.ensure())
+        backend = LlamaCppBackend(model, await engine.requests.ensure())
         assert await backend.takes_tools() is takes
         await backend.aclose()
     finally:
@@ -47,7 +47,7 @@ async def test_embedding_by_a_model_for_chat(model: Model, machine: str, request
         embedding = replace(model, role="embedding", context_window=256, engine=Runtime(threads=1, args=args))
         engine = Engine(embedding, machine=made)
         try:
-            backend = LlamaCppBackend(embedding, await engine.ensure())
+            backend = LlamaCppBackend(embedding, await engine.requests.ensure())
             if args:
                 assert b'"embedding"' in await (await backend.post("embeddings", {**fields})).whole()
             else:

@@ -32,7 +32,7 @@ async def test_answers_in_flight_end_and_a_grammar_never_reaches_it(llama_cpp_py
 
     model = Model(name="tiny", runtime="llama-cpp-python", path=test_model, context_window=WINDOW)
     engine = Engine(model, machine=machine)
-    backend = LlamaCppPythonBackend(model, await engine.ensure())
+    backend = LlamaCppPythonBackend(model, await engine.requests.ensure())
     try:
 
         async def done() -> bool:

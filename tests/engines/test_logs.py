@@ -60,7 +60,7 @@ def test_a_folder_that_cannot_be_written_ends_the_log_alone(tmp_path: Path) -> N
 
 async def test_a_log_has_the_start_and_the_end(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
-    await engine.ensure()
+    await engine.requests.ensure()
     pid = engine.pid
     assert os.listdir(tmp_path / "engines") == [f"{pid}.json"]
     await engine.stop()
@@ -76,7 +76,7 @@ async def test_an_engine_without_pid_file_serves(
 ) -> None:
     (tmp_path / "engines").write_text("a file, where the folder of pid files should be")
     engine = Engine(model, residency=Residency(state_dir=tmp_path), machine=xllamacpp)
-    await engine.ensure()
+    await engine.requests.ensure()
     assert "can't write the pid file of model tiny's engine" in caplog.text
     await engine.stop()
 
@@ -86,7 +86,7 @@ async def test_a_failed_start_and_the_command(model: Model, xllamacpp: Callable[
     broken.write_bytes(b"GGUF" + bytes(100))
     engine = Engine(replace(model, path=broken), residency=Residency(state_dir=tmp_path), machine=xllamacpp)
     with pytest.raises(ProviderModelNotLoaded) as caught:
-        await engine.ensure()
+        await engine.requests.ensure()
     file = tmp_path / "config.yaml"
     models = {name: {"runtime": "llama.cpp", "path": str(broken)} for name in ("tiny", "quiet")}
     file.write_text(yaml.safe_dump({"active_model": "tiny", "models": models, "state_dir": str(tmp_path)}))

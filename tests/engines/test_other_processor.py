@@ -67,7 +67,7 @@ async def test_the_embedded_engine_answers_and_it_is_told_once(
 
 async def test_callers_at_once_share_the_second_start(model: Model, machine: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=machine)) as engine:
-        await asyncio.gather(*(engine.ensure() for _ in range(5)))
+        await asyncio.gather(*(engine.requests.ensure() for _ in range(5)))
         assert (engine.launcher.starts, engine.state) == (2, "ready")
 
 
@@ -76,7 +76,7 @@ async def test_on_a_port_that_is_given(model: Model, machine: Callable[[], Machi
 
     fixed = Address(port=free_port())
     async with stopped(Engine(replace(model, port=fixed.port), fixed, machine=machine)) as engine:
-        assert await engine.ensure() == fixed
+        assert await engine.requests.ensure() == fixed
         assert await answers(engine)
 
 
@@ -85,12 +85,12 @@ async def test_one_that_dies_of_it_later_is_not_started_again(
 ) -> None:
     xllamacpp()
     async with stopped(Engine(model, machine=on_path)) as engine:
-        await engine.ensure()
+        await engine.requests.ensure()
         assert (engine.pid is None, engine.status().note) == (False, None)
         assert engine.pid is not None
         os.kill(engine.pid, signal.SIGILL)
         while not engine.crashes:
-            await engine.changed()
+            await engine.lifecycle.changed()
         assert "its engine was killed by SIGILL: it was built for another processor" in str(engine.failure)
         assert await answers(engine)
         assert "runs instead" in (engine.status().note or "")
@@ -98,7 +98,7 @@ async def test_one_that_dies_of_it_later_is_not_started_again(
 
 async def failure(engine: Engine) -> str:
     with pytest.raises(ProviderModelNotLoaded) as caught:
-        await engine.ensure()
+        await engine.requests.ensure()
     assert engine.state == "failed"
     return caught.value.message
 

@@ -264,7 +264,7 @@ from gateway.engines import for_model
 
 async def main():
     engine = for_model(Model(name="tiny", runtime="llama.cpp", path=Path(sys.argv[1]), context_window=512))
-    await engine.ensure()
+    await engine.requests.ensure()
     print(json.dumps({"engine": engine.pid, "guard": engine.launcher.process._guard.pid}), flush=True)
     await asyncio.Event().wait()
 

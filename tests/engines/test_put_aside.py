@@ -55,15 +55,15 @@ async def test_words_are_those_of_undisturbed_answers(
         for number in range(ANSWERS):
             text = f"Number {number}: {rolls.choice(['cats 😀', 'the weather in Oslo', 'radar', 'dogs'])}?"
             alone = await whole(gateway, flex("a", text))
-            before = engine.places.put_asides
-            while engine.places.put_asides == before:
+            before = engine.requests.places.put_asides
+            while engine.requests.places.put_asides == before:
                 task = asyncio.create_task(whole(gateway, flex("a", text)))
                 for at in sorted(rolls.sample(range(1, TOKENS - 5), 2)):
                     if await in_flight(engine, at, task):
                         await whole(gateway, asked("a", "Say hello.", max_tokens=3))
                 assert await task == alone, number
-        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
-        assert engine.backend is not None
+        assert (engine.in_flight, engine.requests.places.flex, len(engine.requests.queue)) == (0, 0, 0)
+        assert engine.requests.backend is not None
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
 
@@ -81,7 +81,7 @@ async def test_an_answer_that_lacks_only_its_end_gets_no_further_token(
             await whole(gateway, asked("a", "Say hello.", max_tokens=3))
             assert await task == alone
             written = reply.tokens if reply is not None and reply.history else 0
-        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
+        assert (engine.in_flight, engine.requests.places.flex, len(engine.requests.queue)) == (0, 0, 0)
         await forgotten(engine)
         assert list((tmp_path / "prompts").glob("aside-*")) == []
 
@@ -95,10 +95,10 @@ async def test_memory_is_given_away_in_the_middle(
         texts = [f"Number {number}: tell me of radars." for number in range(4)]
         alone = [await streamed(gateway, flex("a", text, stream=True)) for text in texts]
         engine = engine_of(gateway, "a")
-        while not engine.places.put_asides:
+        while not engine.requests.places.put_asides:
             requests = [flex("a", text, stream=True) for text in texts]
             tasks = [asyncio.create_task(streamed(gateway, request)) for request in requests]
-            while len(engine.places.flexible) < 4 and not any(task.done() for task in tasks):  # noqa: ASYNC110
+            while len(engine.requests.places.flexible) < 4 and not any(task.done() for task in tasks):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             await in_flight(engine, 3, tasks[0])
             run = await gateway.chat(asked("b", max_tokens=3))
@@ -119,10 +119,10 @@ async def test_the_status_names_an_answer_that_is_aside(
     async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
         task, run = await put_aside_by(gateway, asked("a", stream=True), stream=True)
-        while not engine.queue:  # noqa: ASYNC110
+        while not engine.requests.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
         other = asyncio.create_task(whole(gateway, flex("a", "Hello.", max_tokens=2)))
-        while len(engine.queue) < 2:  # noqa: ASYNC110
+        while len(engine.requests.queue) < 2:  # noqa: ASYNC110
             await asyncio.sleep(0)
         (shown,) = snapshot(gateway, None)["models"]
         assert (shown["waiting"], shown["waiting_tiers"]["flex"], shown["put_aside"]) == (2, 2, 1)
@@ -144,12 +144,12 @@ async def test_a_client_that_leaves_while_its_answer_is_aside(
     async with gateway_of(places(model), {"a": sized()}, limits(), xllamacpp, tmp_path) as (gateway, _):
         engine = engine_of(gateway, "a")
         task, run = await put_aside_by(gateway, asked("a", stream=True))
-        while not engine.queue:  # noqa: ASYNC110
+        while not engine.requests.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
-        assert (engine.in_flight, engine.places.flex) == (1, 0)
+        assert (engine.in_flight, engine.requests.places.flex) == (1, 0)
         task.cancel()
         await asyncio.wait({task})
-        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (1, 0, 0)
+        assert (engine.in_flight, engine.requests.places.flex, len(engine.requests.queue)) == (1, 0, 0)
         run.close()
         assert engine.in_flight == 0
         assert await whole(gateway, flex("a", "Hello."))
@@ -167,13 +167,13 @@ async def test_an_answer_that_has_waited_for_long_is_finished(
         alone = await whole(gateway, flex("a", "Hello."))
         task, run = await put_aside_by(gateway, asked("a", max_tokens=400, stream=True))
         with run:
-            while engine.places.flex == 0:  # noqa: ASYNC110
+            while engine.requests.places.flex == 0:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-            assert (engine.in_flight, engine.places.put_asides) == (2, 1)
+            assert (engine.in_flight, engine.requests.places.put_asides) == (2, 1)
         if reply := await in_flight(engine, 6, task):
             assert reply.gives_way
             await whole(gateway, asked("a", max_tokens=2))
-        assert engine.places.put_asides == 1
+        assert engine.requests.places.put_asides == 1
         assert await task == alone
 
 
@@ -196,7 +196,7 @@ async def test_what_cannot_go_on_from_its_tokens_is_finished(
         with await gateway.chat(flex("a", "Hello.", stream=True, **fields)) as run:
             await run.payloads()
             assert run.reply.flexible is None
-            assert engine_of(gateway, "a").places.flexible == {}
+            assert engine_of(gateway, "a").requests.places.flexible == {}
 
 
 async def test_nothing_is_put_aside_where_nothing_is_saved(
@@ -225,7 +225,7 @@ async def test_a_call_is_finished_first(model: Model, xllamacpp: Callable[[], Ma
                 break
         assert not reply.gives_way
         assert await whole(gateway, asked("a", max_tokens=2))
-        assert engine.places.put_asides == 0
+        assert engine.requests.places.put_asides == 0
         assert calls(await task) == calls(alone)
 
 
@@ -237,7 +237,7 @@ async def test_without_its_file_an_answer_goes_on(
         engine = engine_of(gateway, "a")
         alone = await whole(gateway, flex("a", "Hello."))
         task, run = await put_aside_by(gateway, asked("a", max_tokens=400, stream=True))
-        while not engine.queue:  # noqa: ASYNC110
+        while not engine.requests.queue:  # noqa: ASYNC110
             await asyncio.sleep(0)
         (file,) = (tmp_path / "prompts").glob("aside-*")
         file.write_bytes(file.read_bytes()[:-1])

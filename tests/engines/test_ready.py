@@ -85,7 +85,7 @@ async def test_a_draining_engine_is_not_ready(model: Model, xllamacpp: Callable[
             assert await run.payloads()
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
-                await one.changed()
+                await one.lifecycle.changed()
             assert "its engine is draining; requests wait for it" in str(await gateway.routes["one"].server.readiness())
         await other
 
@@ -97,7 +97,7 @@ FAILING = Runtime(command=(sys.executable, "-c", "print('no such device'); raise
 
 async def failure(engine: Engine) -> ProviderModelNotLoaded:
     with pytest.raises(ProviderModelNotLoaded) as caught:
-        await engine.ensure()
+        await engine.requests.ensure()
     return caught.value
 
 
@@ -128,13 +128,13 @@ async def test_a_failed_engine_is_tried_again_less_and_less_often(
 async def test_a_success_ends_the_row_of_failures(model: Model, xllamacpp: Callable[[], Machine]) -> None:
     async with stopped(Engine(model, machine=xllamacpp)) as one:
         for _ in range(4):
-            await one.ensure()
+            await one.requests.ensure()
             assert one.pid is not None
             os.kill(one.pid, signal.SIGKILL)
             while one.state != "failed":
-                await one.changed()
+                await one.lifecycle.changed()
         begin = asyncio.get_running_loop().time()
-        await one.ensure()
+        await one.requests.ensure()
         # Each one served before it died: no wait was due.
         assert one.failures.in_a_row == 1
         assert one.failures.not_before <= begin
@@ -151,7 +151,7 @@ async def test_an_engine_that_died_in_use_is_back_before_anybody_asks(
             assert one.pid is not None
             os.kill(one.pid, signal.SIGKILL)
             while one.state != "failed":
-                await one.changed()
+                await one.lifecycle.changed()
         while one.status().state != "ready":
-            await one.changed()
+            await one.lifecycle.changed()
         assert not one.in_flight

@@ -84,9 +84,9 @@ async def test_answers_in_flight_end_before_their_engine_goes(
             assert await run.payloads()
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
-                await one.changed()
+                await one.lifecycle.changed()
             waiting = asyncio.create_task(whole(gateway, "one"))
-            while not two.queue or not one.queue:  # noqa: ASYNC110
+            while not two.requests.queue or not one.requests.queue:  # noqa: ASYNC110
                 await asyncio.sleep(0)
             assert (two.state, two.waits_for, one.waits_for) == ("stopped", "memory", "drain")
             assert one.status().in_flight == 1
@@ -107,13 +107,13 @@ async def test_a_claim_that_was_given_up_drains_nobody(
             pid = one.pid
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
-                await one.changed()
+                await one.lifecycle.changed()
             waiting = asyncio.create_task(whole(gateway, "one", stream=False))
             other.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await other
             assert b"chat.completion" in await waiting
-            assert (one.state, one.pid, two.state, len(two.queue)) == ("ready", pid, "stopped", 0)
+            assert (one.state, one.pid, two.state, len(two.requests.queue)) == ("ready", pid, "stopped", 0)
         assert not one.in_flight
         assert not gateway.residency.claims
 
@@ -128,7 +128,7 @@ async def test_a_larger_budget_helps_those_that_wait_already(
             pid = one.pid
             other = asyncio.create_task(whole(gateway, "two"))
             while one.state != "draining":
-                await one.changed()
+                await one.lifecycle.changed()
             gateway.apply(replace(gateway.config, engines=Engines(memory_budget=3 * EACH)))
             assert b"chat.completion" in await other
             assert (one.state, one.pid, one.in_flight) == ("ready", pid, 1)
@@ -143,7 +143,7 @@ async def test_an_engine_that_waits_for_memory_can_be_stopped(
             assert await run.payloads()
             waiting = asyncio.create_task(refused(gateway, "two"))
             while one.state != "draining":
-                await one.changed()
+                await one.lifecycle.changed()
             await two.stop()
             assert "was stopped while it started" in str(await waiting)
             while gateway.residency.claims:  # noqa: ASYNC110
@@ -194,7 +194,7 @@ async def test_idle_engines_are_unloaded_and_come_back(
         idle, kept = engine_of(gateway, "idle"), engine_of(gateway, "kept")
         await asyncio.gather(whole(gateway, "idle"), whole(gateway, "kept"))
         while idle.state != "stopped":
-            await idle.changed()
+            await idle.lifecycle.changed()
         assert kept.state == "ready"
         assert b"chat.completion" in await whole(gateway, "idle")
         assert seen.started().count("idle") == 2
@@ -211,15 +211,15 @@ async def test_an_idle_engine_gives_way_to_one_that_needs_more_than_planned(
         idle.model = replace(idle.model, context_window=WINDOW // 2)
         for engine in (idle, busy):
             gateway.residency.learnt.saw(engine.model, Footprint(20 * memory.MB), 1.0)
-        await asyncio.gather(idle.join(), busy.join())
+        await asyncio.gather(idle.requests.join(), busy.requests.join())
         while idle.held.ram + busy.held.ram <= 60 * memory.MB:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         assert (idle.state, busy.state) == ("ready", "ready")  # both have answers to give
-        idle.leave()
+        idle.requests.leave()
         while idle.state != "stopped":
-            await idle.changed()
+            await idle.lifecycle.changed()
         assert busy.state == "ready"
-        busy.leave()
+        busy.requests.leave()
         assert ("idle", "draining") in seen.changes
         assert seen.counted > 60 * memory.MB
 
@@ -261,9 +261,9 @@ async def test_a_queue_has_an_end(model: Model, xllamacpp: Callable[[], Machine]
             # Nobody reads on: the answer doesn't end.
             assert await run.payloads()
             waiting = [asyncio.create_task(refused(gateway, "two")) for _ in range(2)]
-            while len(two.queue) < 2:  # noqa: ASYNC110
+            while len(two.requests.queue) < 2:  # noqa: ASYNC110
                 await asyncio.sleep(0)
-            places = [two.progress(ticket.key) for ticket in two.queue]
+            places = [two.progress(ticket.key) for ticket in two.requests.queue]
             assert [(p.position, p.waiting, p.phase) for p in places if p] == [(1, 2, "memory"), (2, 2, "memory")]
             full = await refused(gateway, "two")
             assert (type(full), full.code, full.status) == (ProviderRateLimit, "queue_full", 429)
@@ -322,8 +322,8 @@ async def test_a_process_that_is_gone_teaches_nothing(model: Model, tmp_path: Pa
 async def test_weights_that_are_gone_teach_nothing(model: Model, tmp_path: Path) -> None:
     residency = Residency(state_dir=tmp_path)
     engine = Engine(replace(model, path=tmp_path / "gone.gguf"), residency=residency)
-    engine._lifecycle.to("admit")
-    engine._lifecycle.to("came")
+    engine.lifecycle.to("admit")
+    engine.lifecycle.to("came")
     await residency.measure(engine, os.getpid(), with_gpu=True)
     assert engine.held == Footprint()
     assert not os.listdir(tmp_path)

@@ -115,7 +115,7 @@ class Engines_(RuleBasedStateMachine):
     @rule(name=st.sampled_from(NAMES))
     def request(self, name: str) -> None:
         async def ask() -> None:
-            self.waiting[name].append(asyncio.create_task(self.engines[name].join()))
+            self.waiting[name].append(asyncio.create_task(self.engines[name].requests.join()))
             await asyncio.sleep(0)
 
         self.run(ask)
@@ -130,7 +130,7 @@ class Engines_(RuleBasedStateMachine):
 
         async def end() -> None:
             if self.engines[name].state == "ready" and self.joined[name]:
-                self.engines[name].leave()
+                self.engines[name].requests.leave()
                 self.joined[name] -= 1
                 await asyncio.sleep(0)
 
@@ -185,7 +185,7 @@ class Engines_(RuleBasedStateMachine):
                 assert error is None or isinstance(error, GatewayError)
                 self.joined[name] += error is None
             assert engine.in_flight == self.joined[name]
-            assert (engine.backend is not None) <= (engine.state == "ready")
+            assert (engine.requests.backend is not None) <= (engine.state == "ready")
             if engine.pid is not None:
                 self.pids.add(engine.pid)
                 assert engine.state in RESIDENT or engine.state == "failed"
@@ -201,12 +201,12 @@ class Engines_(RuleBasedStateMachine):
                         self.waiting[name].remove(task)
                         self.joined[name] += task.exception() is None
                     for _ in range(self.joined[name]):
-                        engine.leave()
+                        engine.requests.leave()
                     self.joined[name] = 0
                 await asyncio.sleep(0.01)
             await asyncio.gather(*(engine.stop() for engine in self.engines.values()))
             assert {engine.state for engine in self.engines.values()} == {"stopped"}
-            assert not any(engine.in_flight or engine.queue for engine in self.engines.values())
+            assert not any(engine.in_flight or engine.requests.queue for engine in self.engines.values())
             assert not self.residency.residents
             assert not self.residency.claims
             self.residency.close()

@@ -39,9 +39,9 @@ async def test_how_much_of_a_starting_engine_is_loaded(
     engine.held = held
     monkeypatch.setattr(engine.usage, "of", lambda pid: None if resident is None else Usage(resident, 0, 0, 0.0))
     assert loaded(engine) is None  # it is stopped
-    engine._lifecycle.to("admit")
+    engine.lifecycle.to("admit")
     assert loaded(engine) == part
-    engine._lifecycle.to("came")
+    engine.lifecycle.to("came")
     assert loaded(engine) is None
 
 
@@ -49,12 +49,12 @@ async def test_the_rank_of_an_engine_is_the_best_of_its_requests() -> None:
     engine = Engine(MODEL)
     for ranks, rank in (([FLEX], FLEX), ([FLEX, FLEX], FLEX), ([FLEX, DEFAULT], DEFAULT), ([PRIORITY], DEFAULT)):
         for each in ranks:
-            engine.enter(each)
+            engine.requests.enter(each)
         assert engine.rank == rank
-        assert (engine.in_flight, engine.places.flex) == (len(ranks), ranks.count(FLEX))
+        assert (engine.in_flight, engine.requests.places.flex) == (len(ranks), ranks.count(FLEX))
         for each in ranks:
-            engine.leave(each)
-        assert (engine.in_flight, engine.places.flex) == (0, 0)
+            engine.requests.leave(each)
+        assert (engine.in_flight, engine.requests.places.flex) == (0, 0)
 
 
 @pytest.mark.parametrize(("seconds", "waits"), [(-1.0, False), (0.5, True), (4.9, True)])

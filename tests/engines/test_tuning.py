@@ -59,7 +59,7 @@ def machine(request: pytest.FixtureRequest) -> Callable[[], Machine]:
 async def asked(model: Model, machine: Callable[[], Machine]) -> AsyncIterator[Callable[..., Any]]:
     """Asks the model by one of its names for an answer at temperature 0."""
     engine = Engine(model, machine=machine)
-    backend = backends.load(model.runtime)(model, await engine.ensure())
+    backend = backends.load(model.runtime)(model, await engine.requests.ensure())
 
     async def ask(name: str = model.name, text: str = TALK, **fields: object) -> Any:
         body = {"model": name, "messages": [{"role": "user", "content": text}], "temperature": 0, **fields}

@@ -23,7 +23,7 @@ def one_place(model: Model) -> Model:
 
 
 async def waits(engine: Engine, count: int) -> None:
-    while len(engine.queue) < count:  # noqa: ASYNC110 - nothing tells of requests that come
+    while len(engine.requests.queue) < count:  # noqa: ASYNC110 - nothing tells of requests that come
         await asyncio.sleep(0.01)
 
 
@@ -51,7 +51,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         tasks.append(asyncio.create_task(answered(1)))
         await waits(engine, 2)
         assert await whole(gateway, "a")  # a default request goes straight on
-        assert (engine.in_flight, engine.places.flex, len(engine.queue), ended) == (1, 0, 2, [])
+        assert (engine.in_flight, engine.requests.places.flex, len(engine.requests.queue), ended) == (1, 0, 2, [])
         assert flex[1].serving.describe().startswith("queued for=place position=2 waiting=2")
         assert engine.status().waits_for == "place"
         (line,) = notes_on(gateway, "a")
@@ -60,7 +60,7 @@ async def test_flex_waits_for_a_place_and_others_do_not(
         run.close()
         await asyncio.gather(*tasks)
         assert ended == [0, 1]
-        assert (engine.in_flight, engine.places.flex, len(engine.queue)) == (0, 0, 0)
+        assert (engine.in_flight, engine.requests.places.flex, len(engine.requests.queue)) == (0, 0, 0)
         # With a free place it needn't wait.
         assert await whole(gateway, "a", service_tier="flex")
 
@@ -104,7 +104,7 @@ async def test_a_flex_client_that_leaves_gives_its_turn_to_the_next(
         await asyncio.wait({gone})
         run.close()
         assert await stays
-        assert (engine.in_flight, engine.places.flex) == (0, 0)
+        assert (engine.in_flight, engine.requests.places.flex) == (0, 0)
 
 
 async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
@@ -116,7 +116,7 @@ async def test_flex_gives_its_memory_to_others_at_once_and_waits_for_theirs(
         default = asyncio.create_task(held(gateway, "b"))
         await waits(engine_of(gateway, "b"), 1)
         while engine_of(gateway, "a").state == "ready":
-            await engine_of(gateway, "a").changed()
+            await engine_of(gateway, "a").lifecycle.changed()
         flex.close()
         run = await default
         request = asked("a", service_tier="flex")
@@ -160,7 +160,7 @@ async def test_after_the_bound_the_loaded_model_gives_way(
         run = await held(gateway, "a")
         other = asyncio.create_task(whole(gateway, "b"))
         while engine_of(gateway, "a").state != "draining":
-            await engine_of(gateway, "a").changed()
+            await engine_of(gateway, "a").lifecycle.changed()
         run.close()
         assert await other
         assert seen.started() == ["a", "b"]
@@ -177,7 +177,7 @@ async def test_flex_that_waits_for_a_place_outlasts_an_eviction(
         await waits(engine_of(gateway, "a"), 1)
         other = asyncio.create_task(whole(gateway, "b"))
         while engine_of(gateway, "a").state != "draining":
-            await engine_of(gateway, "a").changed()
+            await engine_of(gateway, "a").lifecycle.changed()
         run.close()
         assert await other
         assert await waiting
@@ -192,9 +192,9 @@ async def test_flex_that_waits_for_a_place_outlasts_an_unload(
         run = await held(gateway, "a", "flex")
         waiting = asyncio.create_task(whole(gateway, "a", service_tier="flex"))
         await waits(engine, 1)
-        unloading = asyncio.create_task(engine.unload())
+        unloading = asyncio.create_task(engine.shutdown.unload())
         while engine.state != "draining":
-            await engine.changed()
+            await engine.lifecycle.changed()
         run.close()
         await unloading
         assert await waiting
@@ -210,7 +210,7 @@ async def test_an_engine_is_known_to_pause_by_its_last_return(
         assert await whole(gateway, "a")
         assert not engine.pauses
         assert await whole(gateway, "b")
-        engine.places.idle_since -= 60  # a person thought for a minute
+        engine.requests.places.idle_since -= 60  # a person thought for a minute
         assert await whole(gateway, "a")
         assert engine.pauses
         assert await whole(gateway, "b")

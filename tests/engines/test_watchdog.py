@@ -119,7 +119,7 @@ async def under_way(gateway: Gateway, name: str, **more: Any) -> asyncio.Task[by
 
 async def busy(engine: Engine) -> bool:
     """Whether a slot of the engine works."""
-    backend = engine.backend
+    backend = engine.requests.backend
     assert isinstance(backend, LlamaCppBackend)
     status, body = await backend.get("/slots")
     assert status == 200

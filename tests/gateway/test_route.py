@@ -41,9 +41,10 @@ class Counted(Backend):
 
 
 class CountedEngine:
-    """What a route uses of a running engine."""
+    """What a route uses of a running engine, and of its `requests` and `shutdown`."""
 
     def __init__(self) -> None:
+        self.requests = self.shutdown = self
         self.backend: Counted | None = Counted(MODEL, None)
         self.accepting: Counted | None = None
         self.in_flight = self.losses = self.retired = self.joined = 0

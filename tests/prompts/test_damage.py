@@ -102,7 +102,7 @@ async def test_kills_while_it_saves(shop: Open, files: Path) -> None:
             await asyncio.sleep(rolls.uniform(0, 0.006))
             os.kill(pid, signal.SIGKILL)
             while gateway.engine().pid == pid:
-                await gateway.engine().changed()
+                await gateway.engine().lifecycle.changed()
             assert (await gateway.ask(messages=TALKS[0])).words in words, number
     assert not names(files, "new-*")
 

@@ -47,7 +47,7 @@ async def unload(shop: Open, gateway: Shop) -> None:
     engine = gateway.engine()
     engine.drain()
     while engine.state != "stopped":
-        await engine.changed()
+        await engine.lifecycle.changed()
 
 
 async def reload(shop: Open, gateway: Shop) -> None:
@@ -76,7 +76,7 @@ async def test_idle_unloading(shop: Open) -> None:
         await gateway.ask()
         engine = gateway.engine()
         while engine.state != "stopped":
-            await engine.changed()
+            await engine.lifecycle.changed()
         assert (await gateway.ask()).share >= LEAST_CACHED
 
 
@@ -124,7 +124,7 @@ async def test_kill_9_of_the_engine(shop: Open) -> None:
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             while gateway.engine().pid == pid:
-                await gateway.engine().changed()
+                await gateway.engine().lifecycle.changed()
             again = await gateway.ask()
             assert (again.share >= LEAST_CACHED, again.words) == (True, warm.words), number
 

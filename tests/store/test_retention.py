@@ -17,6 +17,7 @@ from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms
 from gateway.features.ctx import journal
+from gateway.features.ctx.events import Done, line
 from gateway.features.ctx.frames import Send, event_id
 from gateway.features.ctx.settings import Ctx
 from gateway.features.responses import response_store as kept
@@ -32,7 +33,6 @@ from gateway.services import Services
 from gateway.store import Store, retention
 from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
-from gateway.wire.events import Done, line
 from tests.patience import PATIENCE
 from tests.support.state import DAY, config
 

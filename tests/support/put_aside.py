@@ -57,7 +57,7 @@ async def in_flight(engine: Engine, tokens: int, answer: asyncio.Task[Any]) -> F
     On a busy machine all of it may come before anybody looks. The tests then ask again.
     """
     while not answer.done():
-        for reply in engine.places.flexible:
+        for reply in engine.requests.places.flexible:
             assert isinstance(reply, FlexReply)
             if reply.tokens >= tokens or not reply.gives_way:
                 return reply
@@ -74,13 +74,13 @@ async def put_aside_by(
     """
     engine = engine_of(gateway, "a")
     while True:
-        before = engine.places.put_asides
+        before = engine.requests.places.put_asides
         answer = streamed(gateway, flex("a", text, stream=True)) if stream else whole(gateway, flex("a", text))
         task: asyncio.Task[Any] = asyncio.create_task(answer)
         await in_flight(engine, 5, task)
         run = await gateway.chat(request)
-        if engine.places.put_asides > before:
-            while not (task.done() or engine.queue or engine.in_flight > 1):  # noqa: ASYNC110
+        if engine.requests.places.put_asides > before:
+            while not (task.done() or engine.requests.queue or engine.in_flight > 1):  # noqa: ASYNC110
                 await asyncio.sleep(0)
             if not task.done():
                 return task, run

@@ -98,7 +98,7 @@ class EngineActor:
         try:
             tls = self._context()
             await asyncio.to_thread(provide, self._model, self._settings.cluster.weights)
-            address = await self._engine.ensure()
+            address = await self._engine.requests.ensure()
         except GatewayError as error:
             return Refused(error.message, error.code)
         url = await self._serve(address.port, tls)

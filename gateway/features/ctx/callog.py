@@ -8,9 +8,9 @@ from collections import deque
 from datetime import UTC, datetime
 from pathlib import Path
 
+from gateway.features.ctx.events import Status
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.tree import write
-from gateway.wire.events import Status
 
 MAX_WAITING = 1024
 MAX_LOG = 64 * 1024

@@ -18,13 +18,13 @@ from msgspec import UNSET
 
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy, code
+from gateway.features.ctx.events import Error, Pong, line
 from gateway.features.ctx.execution import Ended
 from gateway.features.ctx.frames import Cancel, Ping, Resume, Send, parse
 from gateway.features.ctx.jsonl import LineReader
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.temporary import Temporary
 from gateway.services import Services
-from gateway.wire.events import Error, Pong, line
 
 if TYPE_CHECKING:
     from gateway.features.ctx.sessions import Sessions

@@ -19,13 +19,13 @@ from gateway.features.ctx import drivers
 from gateway.features.ctx.availability import missing_credential
 from gateway.features.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.features.ctx.errors import NoDriver, NotConfigured, NotFound, code
+from gateway.features.ctx.events import Done, Error, Event, Start, Status
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.projection import projection
 from gateway.features.ctx.prompt import Prompt
 from gateway.features.ctx.settings import UseCase
 from gateway.features.ctx.tree import Control, read_control
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event, Start, Status
 
 if TYPE_CHECKING:
     from gateway.features.media.uploads import Upload

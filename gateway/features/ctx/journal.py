@@ -31,10 +31,10 @@ from sqlalchemy import (
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy
+from gateway.features.ctx.events import Done, Error, Start, Status, line
 from gateway.features.ctx.frames import Scope, Send, ToolResult, event_id
 from gateway.features.ctx.history import answered, asked, question
 from gateway.features.ctx.settings import Ctx
-from gateway.wire.events import Done, Error, Start, Status, line
 
 if TYPE_CHECKING:
     from gateway.store import Store

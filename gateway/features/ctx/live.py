@@ -21,6 +21,7 @@ from gateway.features.ctx.availability import OFFLINE, READY, talks, word
 from gateway.features.ctx.callog import CallLog
 from gateway.features.ctx.connection import Connection, Wire
 from gateway.features.ctx.errors import Busy, code
+from gateway.features.ctx.events import Error, Status, line
 from gateway.features.ctx.frames import MAX_FRAME
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.projection import projection
@@ -41,7 +42,6 @@ from gateway.features.ctx.tree import (
     write,
 )
 from gateway.services import Services
-from gateway.wire.events import Error, Status, line
 
 if TYPE_CHECKING:
     from gateway.features.ctx.sessions import Sessions

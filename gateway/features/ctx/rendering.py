@@ -7,7 +7,7 @@ from typing import Literal
 
 import msgspec
 
-from gateway.wire.events import (
+from gateway.features.ctx.events import (
     Delta,
     Done,
     Error,

@@ -22,6 +22,7 @@ from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.features.ctx.availability import word
 from gateway.features.ctx.command import STDIN, USAGES, Caller, Command, File, Words, ignored_stdin, joined, parse
 from gateway.features.ctx.errors import EXIT_CODES, GENERIC, TooLong, code
+from gateway.features.ctx.events import Done, Error, Event, Media, Start, Status, line
 from gateway.features.ctx.execution import Ended, Execution, until
 from gateway.features.ctx.frames import check_run
 from gateway.features.ctx.objects import Kind, ObjectName, Triple
@@ -32,7 +33,6 @@ from gateway.features.ctx.tools.execution import ToolExecution
 from gateway.features.ctx.tools.projected import usage as tool_usage
 from gateway.features.ctx.tree import read_control, read_text
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event, Media, Start, Status, line
 from gateway.wire.text import printable, printable_json
 
 if TYPE_CHECKING:

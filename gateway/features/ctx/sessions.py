@@ -21,13 +21,13 @@ from msgspec import UNSET
 from gateway.errors import GatewayError
 from gateway.features.ctx import journal
 from gateway.features.ctx.errors import Busy, NotFound, code
+from gateway.features.ctx.events import Delta, Done, Error, Event, Message, ReasoningDelta, Status, ToolCall, line
 from gateway.features.ctx.execution import Ended, Execution, until
 from gateway.features.ctx.frames import Cancel, Resume, Send, event_id
 from gateway.features.ctx.journal import Begun, Found, Retried, Whose
 from gateway.features.ctx.objects import Triple
 from gateway.services import Services
 from gateway.store import Store
-from gateway.wire.events import Delta, Done, Error, Event, Message, ReasoningDelta, Status, ToolCall, line
 
 MAX_ACTIVE = 1024
 """Runs at a time."""

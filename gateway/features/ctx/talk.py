@@ -13,8 +13,8 @@ import msgspec
 from gateway.features.ctx.client import GENERIC, OK, Failure, connect, receive
 from gateway.features.ctx.client import send as write
 from gateway.features.ctx.errors import EXIT_CODES
+from gateway.features.ctx.events import Done, Error, Event, Pong, decode
 from gateway.features.ctx.rendering import Text
-from gateway.wire.events import Done, Error, Event, Pong, decode
 from gateway.wire.text import printable_json
 
 

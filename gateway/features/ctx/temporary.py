@@ -12,13 +12,13 @@ from uuid import uuid4
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.errors import Busy, TooLong
+from gateway.features.ctx.events import Done, Event, Message, Start, ToolCall, line
 from gateway.features.ctx.execution import Ended, Execution, until
 from gateway.features.ctx.frames import MAX_INPUT, Send, event_id
 from gateway.features.ctx.history import answered, asked
 from gateway.features.ctx.objects import Triple
 from gateway.services import Services
 from gateway.wire.chat import encode
-from gateway.wire.events import Done, Event, Message, Start, ToolCall, line
 
 MAX_SESSIONS = 16
 MAX_MEMORY = 4 * MAX_INPUT

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET
 
 from gateway.features.ctx.client import GENERIC, OK, Failure, connect, execute, receive, send
+from gateway.features.ctx.events import Done, Error, Event, Pong
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.rendering import Text
-from gateway.wire.events import Done, Error, Event, Pong
 from gateway.wire.text import printable
 
 _decode: Callable[[bytes], Event | Pong] = msgspec.json.Decoder(Event | Pong).decode

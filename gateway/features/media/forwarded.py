@@ -44,7 +44,7 @@ class Asked(Struct, frozen=True):
 async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarded, RequestMeter]]:
     """The answer of the model's server. Starts the engine if need be, which stays up meanwhile.
 
-    Logs the request, with any error while the answer is read as its outcome. Raises what `Engine.join` and
+    Logs the request, with any error while the answer is read as its outcome. Raises what `EngineRequests.join` and
     `Backend.forward` raise, and the error that a 200 contains, such as whisper.cpp's.
     """
     route = asked.route

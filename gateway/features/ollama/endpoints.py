@@ -18,11 +18,11 @@ from gateway.api.listing import Listing, Seen
 from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
-from gateway.core.abilities import abilities
 from gateway.core.aside import aside
 from gateway.core.permission import check
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication
+from gateway.features.ollama.abilities import abilities
 from gateway.features.ollama.wire.answer import LineEncoder
 from gateway.features.ollama.wire.options import SERVICE, Warning, ignored
 from gateway.features.ollama.wire.request import Asked, Chat, Common, Embed, Generate, Named, plain_name, unknown_fields

@@ -189,7 +189,7 @@ class _Metrics:
                 state.add_metric([name, each], int(each == status.state))
             memory.add_metric([name], status.resident_bytes)
             starts.add_metric([name], status.starts)
-            asides.add_metric([name], route.engine.places.put_asides)
+            asides.add_metric([name], route.engine.requests.places.put_asides)
             crashes.add_metric([name], status.crashes)
         return in_flight, state, queue, tiers, aside, memory, starts, crashes, asides
 

@@ -62,7 +62,7 @@ class TracedRoute(Route):
     async def ask(self, request: ChatRequest) -> Accepted:
         """Notes what the request waited for."""
         note, engine = _current.get(), self.engine
-        if note is None or engine is None or (engine.accepting is not None and not engine.queue):
+        if note is None or engine is None or (engine.accepting is not None and not engine.requests.queue):
             return await super().ask(request)
         waits_for, starts, since = engine.waits_for or engine.state, engine.launcher.starts, monotonic()
         note.events.append(Event("queue.entered", since, {"ctxgate.waits_for": waits_for}))

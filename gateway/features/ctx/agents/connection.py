@@ -17,13 +17,13 @@ from gateway.features.ctx.agents.rooms import AgentRooms, Sent
 from gateway.features.ctx.agents.translate import LAST, Translation, cursor, run_id
 from gateway.features.ctx.connection import BaseConnection, Wire
 from gateway.features.ctx.errors import NotFound, TooLong
+from gateway.features.ctx.events import Done, line
 from gateway.features.ctx.execution import Ended
 from gateway.features.ctx.frames import Cancel, Resume, Send
 from gateway.features.ctx.journal import EVERYONE
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.temporary import MAX_SESSIONS
 from gateway.services import Services
-from gateway.wire.events import Done, line
 
 log = logging.getLogger("ctxgate")
 

@@ -16,9 +16,9 @@ from msgspec import UNSET
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.features.ctx.agents.rooms import AgentRooms
 from gateway.features.ctx.errors import code
+from gateway.features.ctx.events import Done, Error, Event
 from gateway.features.ctx.objects import Triple
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event
 
 log = logging.getLogger("ctxgate")
 

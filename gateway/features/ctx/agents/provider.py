@@ -18,12 +18,12 @@ from gateway.features.ctx import drivers
 from gateway.features.ctx.agents.rooms import ROUTE
 from gateway.features.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.features.ctx.errors import NoDriver
+from gateway.features.ctx.events import Delta, Event, ReasoningDelta, ToolCall, Usage
 from gateway.features.ctx.execution import MAX_ANSWER
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.tree import Control, find_root, read_control
 from gateway.provider import OpenAIProvider
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.events import Delta, Event, ReasoningDelta, ToolCall, Usage
 from gateway.wire.sse import DONE, event
 
 CHAT = "openai-chat"

@@ -15,12 +15,12 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.agents.settings import AgentSettings, read_settings
 from gateway.features.ctx.agents.translate import Translation, run_id
 from gateway.features.ctx.errors import Busy
+from gateway.features.ctx.events import Done, Event
 from gateway.features.ctx.objects import Triple
 from gateway.features.rooms.schemas import Actor, DonePolicy, Message, Release, Rent, Room, Say, ToolPolicy, TurnBounds
 from gateway.features.rooms.schemas import Event as RoomEvent
 from gateway.features.rooms.service import Rooms
 from gateway.services import Services
-from gateway.wire.events import Done, Event
 
 TENANT = USER = "local"
 """The owner of this machine, as a caller of the rooms' API without a key."""

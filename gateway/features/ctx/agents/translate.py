@@ -12,8 +12,20 @@ from msgspec import UNSET, Raw
 from gateway.errors import CATEGORIES
 from gateway.features.ctx.errors import NotFound
 from gateway.features.ctx.errors import code as errno_name
+from gateway.features.ctx.events import (
+    Delta,
+    Done,
+    Error,
+    Event,
+    Message,
+    Start,
+    Status,
+    Text,
+    ToolCall,
+    ToolResult,
+    Usage,
+)
 from gateway.features.rooms.schemas import Event as RoomEvent
-from gateway.wire.events import Delta, Done, Error, Event, Message, Start, Status, Text, ToolCall, ToolResult, Usage
 
 _CURSOR = re.compile(r"event-(\d{1,10})(?:\.(\d{1,3}))?")
 

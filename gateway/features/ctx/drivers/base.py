@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.config import Model
 from gateway.core import Gateway
-from gateway.wire.events import Event
+from gateway.features.ctx.events import Event
 
 if TYPE_CHECKING:
     from gateway.features.media.uploads import Upload

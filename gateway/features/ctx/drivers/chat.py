@@ -11,8 +11,8 @@ from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
+from gateway.features.ctx.events import AnswerTooLong, Event, EventReader
 from gateway.wire.chat import ChatRequest, encode
-from gateway.wire.events import AnswerTooLong, Event, EventReader
 
 
 class OpenAIChat:

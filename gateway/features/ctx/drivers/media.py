@@ -18,12 +18,12 @@ from gateway.core.aside import aside
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
+from gateway.features.ctx.events import AnswerTooLong, Event, EventWriter, Media
 from gateway.features.media.forwarded import Asked, forwarded, pieces, whole
 from gateway.features.media.requests import texts
 from gateway.features.media.uploads import form
 from gateway.features.media.wire.sounds import transcript
 from gateway.wire.chat import decode, encode
-from gateway.wire.events import AnswerTooLong, Event, EventWriter, Media
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 MAX_PICTURE = 64 * 1024 * 1024

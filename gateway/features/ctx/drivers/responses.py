@@ -21,10 +21,10 @@ from gateway.errors import (
 )
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
+from gateway.features.ctx.events import AnswerTooLong, Event, EventWriter
 from gateway.observe.request_log import LEFT, OK, outcome_of
 from gateway.upstream import Response
 from gateway.wire.chat import ChatRequest, decode, encode
-from gateway.wire.events import AnswerTooLong, Event, EventWriter
 from gateway.wire.sse import EventTooLarge, SSEReader
 
 PATH = "/v1/responses"
@@ -42,7 +42,7 @@ class OpenAIResponses:
         count = route.count("ctx", stream=True)
         route.requests.hold(count, monotonic())
         try:
-            backend = await (engine.join() if engine is not None else route.server.backend())
+            backend = await (engine.requests.join() if engine is not None else route.server.backend())
         except BaseException as error:
             count.end(outcome_of(error))
             route.requests.release(count)
@@ -57,7 +57,7 @@ class OpenAIResponses:
             if not isinstance(error, NotOffered):  # the next driver counts the request
                 count.end(outcome_of(error))
             if engine is not None:
-                engine.leave()
+                engine.requests.leave()
             route.requests.release(count)
             raise
         return ResponsesAnswering(response, backend, route, engine, ask, count)
@@ -138,7 +138,7 @@ class ResponsesAnswering:
                 self._response.close()
                 self._count.end(LEFT if self._failed is None else self._failed.category)
             if self._engine is not None:
-                self._engine.leave()
+                self._engine.requests.leave()
             self._route.requests.release(self._count)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from gateway.core import Gateway
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
+from gateway.features.ctx.events import AnswerTooLong, Event, EventWriter
 from gateway.features.vectors.wire.embeddings import (
     CreateEmbedding,
     CreateRerank,
@@ -17,7 +18,6 @@ from gateway.features.vectors.wire.embeddings import (
     rerank_list,
 )
 from gateway.wire.chat import encode
-from gateway.wire.events import AnswerTooLong, Event, EventWriter
 
 
 class OpenAIEmbeddings:

@@ -18,11 +18,11 @@ from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.features.agents.settings import MCP, Rooms
 from gateway.features.ctx.errors import NotFound, code
+from gateway.features.ctx.events import Done, Error, Event, Start, ToolResult
 from gateway.features.ctx.objects import Triple
 from gateway.features.ctx.policy import parse_policy
 from gateway.features.ctx.tree import read_text
 from gateway.services import Services
-from gateway.wire.events import Done, Error, Event, Start, ToolResult
 
 if TYPE_CHECKING:
     from gateway.features.agents.tools import Catalogue, Toolbox
