@@ -19,9 +19,9 @@ from gateway.server.tls import trusting
 from tests.cli import commands
 from tests.cli.commands import config, ctxgate
 from tests.engines.served import served
+from tests.models.pull.sources import Source, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.pull.sources import Source, serving
 from tests.support.certificates import written
 from tests.support.hub import REPO, hub
 from tests.support.jobs import until

@@ -18,9 +18,9 @@ from gateway.features.models.pull.download import ATTEMPTS
 from gateway.server.keys import FILE, KeyFile
 from tests.engines.served import served
 from tests.gateway.running import FAST
+from tests.models.pull.sources import Source, serving
 from tests.patience import PATIENCE
 from tests.provider.server import serve
-from tests.pull.sources import Source, serving
 from tests.support.hub import REPO, hub
 
 HF = f"hf.co/{REPO}:latest"

@@ -10,9 +10,9 @@ import pytest
 from tests.cli.commands import ECHO, answering, config, ctxgate, serving
 from tests.cli.upstream import stream, upstream
 from tests.conftest import ROOT
+from tests.models.pull.sources import Source
+from tests.models.pull.sources import serving as source_serving
 from tests.ports import free_port
-from tests.pull.sources import Source
-from tests.pull.sources import serving as source_serving
 
 TOOLS = [
     {

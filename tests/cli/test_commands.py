@@ -18,10 +18,10 @@ from gateway.config import Server, load
 from gateway.errors import CATEGORIES, ProviderUnavailable
 from tests.cli.commands import ECHO, answering, config, ctxgate, environment, serving
 from tests.conftest import ROOT
+from tests.models.pull.sources import Source
+from tests.models.pull.sources import serving as source_serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.pull.sources import Source
-from tests.pull.sources import serving as source_serving
 from tests.support.configurations import LOCALCOWORK
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from gateway.errors import ProviderUnavailable
 from tests.cli.commands import answering, config, ctxgate, serving
+from tests.models.pull.sources import MEMBER, WEIGHTS, index, wheel
+from tests.models.pull.sources import serving as source_serving
 from tests.ports import free_port
-from tests.pull.sources import MEMBER, WEIGHTS, index, wheel
-from tests.pull.sources import serving as source_serving
 
 CONFIG = f"""\
 active_model: small

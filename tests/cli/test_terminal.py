@@ -13,10 +13,10 @@ import pytest
 
 from tests.cli.commands import ECHO, answering, config, ctxgate, environment, serving
 from tests.cli.upstream import stream, upstream
+from tests.models.pull.sources import Source
+from tests.models.pull.sources import serving as source_serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.pull.sources import Source
-from tests.pull.sources import serving as source_serving
 
 CLEAR_LINE = "\x1b[2K"
 

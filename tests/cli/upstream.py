@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.cli.commands import config
+from tests.models.pull.sources import Source
 from tests.ports import free_port
-from tests.pull.sources import Source
 
 
 def stream(*deltas: dict[str, Any]) -> tuple[str, bytes]:

@@ -12,7 +12,7 @@ from starlette.requests import Request
 
 from gateway.features.cluster.forward import Forward
 from gateway.store import Claimed
-from tests.tools.web import Web
+from tests.agents.web import Web
 
 
 @pytest.fixture

@@ -32,9 +32,10 @@ SILENT = ProviderUnavailable("the engine sent nothing", status=503)
 
 
 class CountedEngine:
-    """What a run uses of an engine."""
+    """What a run uses of an engine, and of its `requests`."""
 
     def __init__(self) -> None:
+        self.requests = self
         self.in_flight = 0
         self.losses = 0
 

@@ -12,11 +12,11 @@ import pytest
 from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
 from tests.engines.served import served
+from tests.models.pull.sources import Source, serving
 from tests.page import axe
 from tests.page.browser import Page
 from tests.page.conftest import needs_engine
 from tests.patience import PATIENCE
-from tests.pull.sources import Source, serving
 from tests.support.hub import REPO, hub
 from tests.support.jobs import until
 

@@ -40,7 +40,7 @@ def program(address: str) -> dict[str, Any]:
 
 
 def test_six_steps_one_command_each() -> None:
-    """The first and the last two are run by tests/model_test/test_procedure.py."""
+    """The first and the last two are run by tests/evaluation/model_test/test_procedure.py."""
     words = [" ".join(command.split()[: 1 if command.startswith("sed") else 2]) for command in COMMANDS]
     test = "ctxgate model-test"
     assert words == [test, "ctxgate pull", "sed", "ctxgate serve", test, test]

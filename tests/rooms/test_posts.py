@@ -12,13 +12,13 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.agents.web import Asked, Web
 from tests.cli.commands import config
 from tests.gateway.double import Double, Exchange
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.rooms.running import Json, calls, speaks
 from tests.support.kills import LOST, Gateway, Seen, settled
-from tests.tools.web import Asked, Web
 
 CONFIG = """\
 active_model: m

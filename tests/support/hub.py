@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.pull.sources import WEIGHTS, Source, sha256
+from tests.models.pull.sources import WEIGHTS, Source, sha256
 
 # The client is an extra: without it, the modules that use this hub are skipped.
 pytest.importorskip("huggingface_hub", reason="the extra `hub` isn't installed")

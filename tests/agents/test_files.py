@@ -21,8 +21,8 @@ from hypothesis import strategies as st
 from gateway.features.agents.tools.files import CODES
 from gateway.features.agents.tools.vfs import JailedFileSystem, Limits, names
 from gateway.features.rooms.workspace import folder
+from tests.agents.conftest import Room
 from tests.patience import PATIENCE
-from tests.tools.conftest import Room
 
 Make = Callable[..., Room]
 PLENTY = Limits(10_000_000, 10_000, 64)

@@ -31,9 +31,9 @@ from gateway.features.agents.tools.curl import Curl
 from gateway.features.agents.tools.fetch import AT_ONCE, CHARSETS, REDIRECTS, Fetched, Fetcher, Gunzip, SystemResolver
 from gateway.features.agents.tools.pages import convert
 from gateway.observe import logs
+from tests.agents.conftest import Room
+from tests.agents.web import Asked, Web
 from tests.patience import PATIENCE
-from tests.tools.conftest import Room
-from tests.tools.web import Asked, Web
 
 PUBLIC = "93.184.216.34"
 

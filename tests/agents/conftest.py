@@ -21,8 +21,8 @@ from gateway.features.agents.tools.vfs import JailedFileSystem
 from gateway.features.rooms.lifecycle import TOOLS
 from gateway.features.rooms.workspace import folder
 from gateway.store import Store
+from tests.agents.web import Web
 from tests.store.postgresql import Server, start
-from tests.tools.web import Web
 
 
 @dataclass

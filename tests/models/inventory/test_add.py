@@ -19,10 +19,10 @@ from gateway.config import load
 from gateway.features.models.pull.download import ATTEMPTS
 from tests.conftest import ROOT
 from tests.engines.served import served
-from tests.inventory.commands import FILE, ctxgate
+from tests.models.inventory.commands import FILE, ctxgate
+from tests.models.pull.sources import Source, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
-from tests.pull.sources import Source, serving
 from tests.support.hub import COMMIT, REPO, hub
 
 ENGINE = ROOT / "gateway/engines/xllamacpp_server.py"
@@ -103,7 +103,7 @@ def test_a_folder(config: Path, tmp_path: Path, test_model: Path) -> None:
 
 
 def test_a_folder_whose_format_nobody_knows(config: Path, tmp_path: Path) -> None:
-    template = Path(__file__).parents[1] / "normalizers" / "unknown" / "json_list_and_thoughts.jinja"
+    template = Path(__file__).parents[2] / "normalizers" / "unknown" / "json_list_and_thoughts.jinja"
     folder = tmp_path / "brand-new"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "brandnew", "max_position_embeddings": 4096}))

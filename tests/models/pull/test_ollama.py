@@ -9,7 +9,7 @@ import pytest
 from gateway.config import Model, PullSource
 from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.models.pull import pull
-from tests.pull.sources import Source, serving
+from tests.models.pull.sources import Source, serving
 
 
 def lines(*said: object) -> tuple[str, bytes]:

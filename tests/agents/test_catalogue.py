@@ -14,9 +14,9 @@ import pytest
 from gateway.errors import ProviderUnavailable
 from gateway.features.agents.tools import Access, Catalogue, Tool, ToolContext, ToolError, ToolPolicy
 from gateway.features.agents.tools.base import Run
+from tests.agents.conftest import Room
+from tests.agents.web import Web
 from tests.patience import PATIENCE
-from tests.tools.conftest import Room
-from tests.tools.web import Web
 
 
 class Case(NamedTuple):

@@ -20,12 +20,12 @@ from gateway.features.evaluation.commands.model_test import main
 from gateway.features.evaluation.model_test.compare import Rules, compare
 from gateway.features.evaluation.model_test.results import answers, read
 from tests.cli.commands import environment
-from tests.model_test.servers import failing, listening
+from tests.evaluation.model_test.servers import failing, listening
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.provider.server import serve
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 Capture = pytest.CaptureFixture[str]
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from gateway.features.models.pull.download import ATTEMPTS
 from tests.conftest import ROOT
+from tests.models.pull.sources import WEIGHTS, Source, serving
 from tests.patience import PATIENCE
-from tests.pull.sources import WEIGHTS, Source, serving
 from tests.support.hub import COMMIT, REPO, hub
 
 

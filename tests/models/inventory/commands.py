@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from tests.cli.commands import environment
+from tests.models.pull.sources import Source
 from tests.patience import PATIENCE
-from tests.pull.sources import Source
 
 FILE = """\
 # my models

@@ -15,12 +15,12 @@ import pytest
 
 from gateway.cli.main import main
 from tests.cli.commands import environment
-from tests.model_test.servers import listening
-from tests.model_test.swapping import FAST, swap, written
+from tests.evaluation.model_test.servers import listening
+from tests.evaluation.model_test.swapping import FAST, swap, written
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from normalizers import registry
 from normalizers.write.render import render_calls
 from tests.cli.commands import config, ctxgate
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 CORE = {case.id: case for case in load(SUITES / "core").cases}
 CALL: Json = {"function": {"name": "get_weather", "arguments": '{"city": "Oslo", "unit": "celsius"}'}}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gateway.features.models.pull.progress import progress_on
-from tests.pull.sources import MEMBER, index, serving, wheel
+from tests.models.pull.sources import MEMBER, index, serving, wheel
 
 
 def test_a_log_gets_a_line_per_tenth() -> None:

@@ -18,8 +18,8 @@ from gateway.features.agents.tools.query import OPERATORS
 from gateway.features.agents.tools.records import QUERY_SECONDS, bounded
 from gateway.features.agents.tools.tables import filters, models, records
 from gateway.features.rooms.views import VIEWS as UNSORTED
+from tests.agents.conftest import Room
 from tests.patience import PATIENCE
-from tests.tools.conftest import Room
 
 VIEWS = {name: UNSORTED[name] for name in sorted(UNSORTED)}
 """The models that are always there."""

@@ -17,7 +17,7 @@ from tests.cli.commands import answering, environment, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SECTION = (ROOT / "README.md").read_text("utf-8").partition("## To change the model\n")[2].partition("\n## ")[0]
 COMMANDS = re.findall(r"^ *```sh\n *(.*)\n *```$", SECTION, re.MULTILINE)
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.inventory.commands import FILE
+from tests.models.inventory.commands import FILE
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from gateway.features.evaluation.model_test.cases import SUITES, load
 from gateway.features.evaluation.model_test.fake import MODES
 from gateway.features.evaluation.model_test.judge import KINDS
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "model-test.md").read_text("utf-8")
 SLASH = (ROOT / ".claude" / "commands" / "model-test.md").read_text("utf-8")
 README = (ROOT / "README.md").read_text("utf-8")
