@@ -34,7 +34,7 @@ from msgspec import Raw
 
 from benchmarks.harness import proc
 from gateway.backends.base import Address
-from gateway.backends.choice import Choice, Server
+from gateway.backends.choice import BalancedServer, ServerChoice
 from gateway.backends.openai import OpenAIBackend
 from gateway.config import Config, Model, load
 from gateway.features.cluster import tables
@@ -59,7 +59,7 @@ ANSWER = {
 }
 
 
-Talk = tuple[int, list[dict[str, str]], Server | None]
+Talk = tuple[int, list[dict[str, str]], BalancedServer | None]
 """Who talks, what was said, and the server that has read it."""
 
 
@@ -75,16 +75,16 @@ def routing(engines: int) -> tuple[float, float]:
     shared = Shared(lambda: config, lambda urgent: None)
     shared.key = SecretStr("k" * 43)
     backend = ClusterBackend(Model(name="m", runtime="openai"), shared)
-    choice: Choice[Server] = Choice()
+    choice: ServerChoice[BalancedServer] = ServerChoice()
     for number in range(engines):
         row = EngineRow(str(number), "m", "n", "h", f"http://127.0.0.1:{number + 1}", "", 4, "ready")
         choice.add(Engine(row, OpenAIBackend(Model(name="m", runtime="openai"), Address.parse(row.url))))
     chance = random.Random(1)
     system = {"role": "system", "content": "You are a helpful assistant. " * 10}
-    talks: list[tuple[int, list[dict[str, str]], Server | None]] = [
+    talks: list[tuple[int, list[dict[str, str]], BalancedServer | None]] = [
         (who, [system], None) for who in range(CONVERSATIONS)
     ]
-    in_flight: list[Server] = []
+    in_flight: list[BalancedServer] = []
     spent, met, turns = 0.0, 0, 0
     for _ in range(REQUESTS):
         at = chance.randrange(CONVERSATIONS)

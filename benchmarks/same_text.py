@@ -32,8 +32,8 @@ from gateway.config import find, load
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 from gateway.features.evaluation.model_test import commands, request, run
-from gateway.features.evaluation.model_test.answers import Answer as Read
-from gateway.features.evaluation.model_test.answers import Stream, read_whole
+from gateway.features.evaluation.model_test.answers import ModelAnswer as Read
+from gateway.features.evaluation.model_test.answers import StreamedParts, read_whole
 from gateway.features.evaluation.model_test.client import AskFailed, Reply
 from gateway.features.evaluation.model_test.client import Endpoint as At
 from gateway.wire.chat import ChatRequest, encode
@@ -73,7 +73,7 @@ class Written:
         frames.append({"delta": {}, "finish_reason": self.reason})
         clean: list[bytes] = []
         answer.feed([encode({**shell, "choices": [{"index": 0, **frame}]}) for frame in frames], clean)
-        stream = Stream()
+        stream = StreamedParts()
         for payload in [*clean, *answer.finish(done=True)]:
             stream.feed(payload.decode())
         stream.feed("[DONE]")
@@ -112,7 +112,7 @@ class InProcess:
         """Raises AskFailed."""
         asked = ChatRequest.parse(encode({**body, **self._extra}))
         began = time.monotonic()
-        stream = Stream()
+        stream = StreamedParts()
         try:
             with await self._gateway.chat(asked) as going:
                 if asked.stream:

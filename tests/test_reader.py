@@ -31,7 +31,7 @@ CLASSES = {
     "wire/chat.py:ChatRequest": (6, 24),
     "wire/completions.py:Known": (0, 17),
     "features/responses/wire/request.py:CreateResponse": (4, 29),
-    "observe/request_log.py:Entry": (0, 25),
+    "observe/request_log.py:LogEntry": (0, 25),
     "observe/request_log.py:Stats": (5, 16),
     "engines/snapshot.py:EngineSnapshot": (0, 24),
     # What uvicorn calls by name is one class, with what it keeps for each connection.

@@ -20,7 +20,7 @@ _MORE = "."
 """Stands for whatever follows the reasoning."""
 
 
-class Choice:
+class AnswerChoice:
     """One choice of an answer, while it is read."""
 
     __slots__ = (

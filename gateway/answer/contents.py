@@ -8,7 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.answer.choice import Choice
+from gateway.answer.choice import AnswerChoice
 from gateway.answer.reading import Reading
 from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import CALLING
@@ -31,29 +31,29 @@ class Contents(Struct, eq=False):
     may take long to read."""
 
     reading: Reading
-    choices: dict[int, Choice] = {}
-    only: Choice | None = None
+    choices: dict[int, AnswerChoice] = {}
+    only: AnswerChoice | None = None
     chunks: int = 0
     usage: Mapping[str, Any] = NOTHING
     id: str | None = None
     finish_reason: str | None = None
     heavy: bool = False
 
-    def choice(self, index: int) -> Choice:
+    def choice(self, index: int) -> AnswerChoice:
         """The choice of that number, a new one if it is the first time. Raises ProviderInvalidResponse."""
         choice = self.choices.get(index)
         if choice is None:
             if len(self.choices) == MOST_CHOICES:
                 raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_CHOICES} choices")
-            choice = self.choices[index] = Choice(index, self.reading)
+            choice = self.choices[index] = AnswerChoice(index, self.reading)
             self.only = choice if len(self.choices) == 1 else None
         return choice
 
-    def missing(self, index: int) -> list[Choice]:
+    def missing(self, index: int) -> list[AnswerChoice]:
         """The choices below `index` that nothing has come of, new ones: clients expect choices to start in order."""
         return [self.choice(at) for at in range(index) if at not in self.choices]
 
-    def weigh(self, choice: Choice) -> None:
+    def weigh(self, choice: AnswerChoice) -> None:
         """Notes whether a choice's text has become heavy."""
         if choice.pending > HEAVY:
             self.heavy = True
@@ -94,7 +94,7 @@ class Contents(Struct, eq=False):
         return ""
 
 
-def mended(choices: Iterable[Choice]) -> str:
+def mended(choices: Iterable[AnswerChoice]) -> str:
     """One of `gateway.wire.chat.MENDED`."""
     read = [choice.normalizer for choice in choices]
     found = [kind for kind in ("schema", "lexical") if any(each.mended == kind for each in read)][:1]

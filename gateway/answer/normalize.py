@@ -13,7 +13,7 @@ from gateway.answer import whole
 from gateway.answer.contents import NOTHING, Contents, mended
 from gateway.answer.reading import Reading, refusing
 from gateway.answer.report import Report
-from gateway.answer.stream import Stream
+from gateway.answer.stream import AnswerStream
 from gateway.wire.chat import ChatRequest
 from gateway.wire.engine import Decided, Fixup
 from normalizers import FormatSpec
@@ -48,7 +48,7 @@ class Answer:
         spec = refusing(spec) if request.limited else spec
         self.contents = Contents(Reading(request, spec, reasoning_open, guarded, unmarked_guarded))
         self.report = Report(healed, decided, request.fallback, fixup)
-        self._stream: Stream | None = None
+        self._stream: AnswerStream | None = None
 
     @property
     def mended(self) -> str:
@@ -76,21 +76,21 @@ class Answer:
                 out.append(payload)
 
     def passes(self, payload: bytes, out: list[bytes]) -> bool:
-        """See `Stream.passes`."""
+        """See `AnswerStream.passes`."""
         return (self._stream or self._begun()).passes(payload, out)
 
     def finish(self, *, done: bool) -> list[bytes]:
-        """See `Stream.finish`."""
+        """See `AnswerStream.finish`."""
         return (self._stream or self._begun()).finish(done=done)
 
     def remaining(self) -> list[bytes]:
-        """See `Stream.remaining`."""
+        """See `AnswerStream.remaining`."""
         return (self._stream or self._begun()).remaining()
 
     def whole(self, payload: bytes) -> bytes:
         """See `gateway.answer.whole.read`."""
         return whole.read(payload, self.contents, self.report, self._fixup)
 
-    def _begun(self) -> Stream:
-        self._stream = stream = Stream(self._request, self.contents, self.report, self._fixup)
+    def _begun(self) -> AnswerStream:
+        self._stream = stream = AnswerStream(self._request, self.contents, self.report, self._fixup)
         return stream

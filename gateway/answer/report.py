@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from gateway.answer.choice import Choice
+from gateway.answer.choice import AnswerChoice
 from gateway.answer.contents import mended
 from gateway.wire.engine import Decided, Fixup
 
@@ -39,7 +39,7 @@ class Report(Struct, eq=False):
         """Counts one more repair."""
         self.healed = {**self.healed, kind: self.healed.get(kind, 0) + 1}
 
-    def warnings(self, choices: Iterable[Choice]) -> list[dict[str, str]]:
+    def warnings(self, choices: Iterable[AnswerChoice]) -> list[dict[str, str]]:
         """Problems in the answer and changes to the request's messages, each with a `code` and a `text`."""
         changes = [
             {"code": kind, "text": f"{ADAPTED[kind]}: {number}"}
@@ -49,7 +49,7 @@ class Report(Struct, eq=False):
         engine = self.fixup.warnings if self.fixup is not None else ()
         return [*changes, *engine, *(warning for choice in choices for warning in choice.warnings())]
 
-    def field(self, *choices: Choice) -> dict[str, Any]:
+    def field(self, *choices: AnswerChoice) -> dict[str, Any]:
         """{} if there is nothing to tell."""
         report: dict[str, Any] = {"healed": self.healed} if self.healed else {}
         if warnings := self.warnings(choices):
@@ -61,7 +61,7 @@ class Report(Struct, eq=False):
             report["call_threshold"] = self.decided.threshold
         return report
 
-    def last_field(self, choice: Choice) -> dict[str, Any]:
+    def last_field(self, choice: AnswerChoice) -> dict[str, Any]:
         """Of the last chunk of a streamed choice."""
         report = self.field(choice)
         if report or choice.normalizer.called:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gateway.answer.choice import Choice
+from gateway.answer.choice import AnswerChoice
 from gateway.answer.contents import Contents
 from gateway.answer.errors import EngineError
 from gateway.answer.report import Report
@@ -23,7 +23,7 @@ Json = dict[str, Any]
 _SHARED_FIELDS = ("id", "created", "model", "system_fingerprint")
 
 
-class Stream:
+class AnswerStream:
     """`passes` for each payload, then `finish`, or `remaining` if the engine fails."""
 
     __slots__ = ("_contents", "_first", "_fixup", "_owes_usage", "_repairs", "_report", "_request")
@@ -101,7 +101,7 @@ class Stream:
             self._contents.count(usage)
         return chunk
 
-    def _reasoning_passes(self, choice: Choice, delta: Delta) -> bool:
+    def _reasoning_passes(self, choice: AnswerChoice, delta: Delta) -> bool:
         """Whether a delta without content needs no change."""
         thought = delta.reasoning or delta.reasoning_content
         if delta.reasoning_content != delta.reasoning or (thought and choice.may_call(thought)):
@@ -153,7 +153,7 @@ class Stream:
         first = decode(self._first) if self._repairs is None else self._repairs.envelope()
         return {"object": "chat.completion.chunk", **{key: first[key] for key in _SHARED_FIELDS if key in first}}
 
-    def _rewrite(self, out: list[bytes], payload: bytes, choice: Choice, events: list[Event]) -> None:
+    def _rewrite(self, out: list[bytes], payload: bytes, choice: AnswerChoice, events: list[Event]) -> None:
         """Replaces a chunk of text by the events' chunks. The first one keeps the chunk's other fields."""
         body = _decoded(payload)
         frame = body["choices"][0]
@@ -250,7 +250,7 @@ class Stream:
             clean += [_chunk(envelope, frame, delta) for delta in [*deltas, *ending]]
             clean.append(self._last(choice, envelope, {**frame, "delta": last}, reason))
 
-    def _last(self, choice: Choice, envelope: Json, frame: Json, reason: str | None) -> Json:
+    def _last(self, choice: AnswerChoice, envelope: Json, frame: Json, reason: str | None) -> Json:
         self._contents.count_timings(envelope.get("timings"))
         clean = choice.reason(reason)
         self._contents.end(envelope.get("id"), clean)
@@ -287,7 +287,7 @@ def _decoded(payload: bytes) -> Any:
 
 
 def _ends(chunk: Json) -> bool:
-    """Whether it ends a choice. The usage beside that leaves in a chunk of its own, see `Stream._last_usage`."""
+    """Whether it ends a choice. The usage beside that leaves in a chunk of its own, see `AnswerStream._last_usage`."""
     return any(frame["finish_reason"] for frame in chunk["choices"])
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.answer.choice import Choice
+from gateway.answer.choice import AnswerChoice
 from gateway.answer.contents import NOTHING, Contents
 from gateway.answer.errors import EngineError
 from gateway.answer.native_calls import NativeCalls
@@ -87,7 +87,7 @@ def _passes(payload: bytes, contents: Contents) -> bool:
     return True
 
 
-def _choice(frame: Json, message: Json, choice: Choice) -> bool:
+def _choice(frame: Json, message: Json, choice: AnswerChoice) -> bool:
     """Cleans one choice in place. Returns whether that changed it."""
     reason = frame.get("finish_reason")
     text = message.get("content")
@@ -122,7 +122,7 @@ def _choice(frame: Json, message: Json, choice: Choice) -> bool:
     return changed
 
 
-def _reasoning(message: Json, choice: Choice, thought: str, reason: str | None) -> list[Event] | None:
+def _reasoning(message: Json, choice: AnswerChoice, thought: str, reason: str | None) -> list[Event] | None:
     """The events of the reasoning that the engine keeps apart, if it ends with a call; the message gives it up."""
     if not choice.may_call(thought):
         return None
@@ -148,7 +148,7 @@ def _read_native(reader: NativeCalls, native: Any, reason: str | None) -> tuple[
     return refused, calls
 
 
-def _fold(message: Json, calls: list[Json], choice: Choice, events: list[Event]) -> None:
+def _fold(message: Json, calls: list[Json], choice: AnswerChoice, events: list[Event]) -> None:
     """Replaces the message's text by the events read from it. Its calls come before those of `calls`."""
     folded = fold(events)
     choice.deltas(event for event in events if isinstance(event, Warn))

@@ -71,7 +71,7 @@ class Encoding(Protocol):
         ...
 
 
-class Stream:
+class StreamedAnswer:
     """A streamed answer. An error before the first byte is raised; a later one becomes the stream's last frame.
 
     progress: the text of comments while the answer has not begun.
@@ -137,9 +137,9 @@ class Stream:
         return KeepAlive(client, self._progress, progress_after=after, keep_alive=silence, ping=ping)
 
 
-def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> Stream:
+def chat_stream(gateway: Gateway, request: ChatRequest, encoding: Encoding) -> StreamedAnswer:
     """The answer to a chat, as the API of `encoding` streams it."""
-    return Stream(_Chat(gateway, request), encoding, gateway.config.server, request.serving.describe_now)
+    return StreamedAnswer(_Chat(gateway, request), encoding, gateway.config.server, request.serving.describe_now)
 
 
 class _Chat:

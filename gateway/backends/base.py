@@ -24,7 +24,7 @@ from gateway.wire.engine import Decided, Fixup, Notation, RawText
 
 if TYPE_CHECKING:
     from gateway.prompts.live import LivePrompts
-    from gateway.prompts.protocols import Place, Placing, SlotServer
+    from gateway.prompts.protocols import Placing, PromptPlace, SlotServer
     from gateway.prompts.told import ToldTurn
     from gateway.wire.completions import PromptLogprobs
 
@@ -109,7 +109,7 @@ class Reply:
     """The engine enforces the grammar that was sent: every call that begins with a marker is readable."""
     decided: Decided | None = None
     """Whether it calls a tool was decided before it was written, and how."""
-    turn: Place | ToldTurn | None = None
+    turn: PromptPlace | ToldTurn | None = None
     """The request's place among the engine's prompts, if it matters."""
     history: Sequence[tuple[str, float]] = ()
     """Its events in the engine: names, and times by time.monotonic."""
@@ -182,7 +182,7 @@ class WrappedReply(Reply):
         return self._reply.decided
 
     @property
-    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
+    def turn(self) -> PromptPlace | ToldTurn | None:  # type: ignore[override]
         return self._reply.turn
 
     @property

@@ -19,7 +19,7 @@ MOST_LOOKS = 32
 """How many servers that have the same prefix to compare; a prefix that more of them have says little."""
 
 
-class Server:
+class BalancedServer:
     """One of the servers. load: requests that it works on. slots: as many of them don't wait, and others can go on with
     what it has read; UNKNOWN if waiting for it may be better. healthy: it may be asked. asked: requests so far."""
 
@@ -32,10 +32,10 @@ class Server:
         """The prefixes that it has read, the least recently used first."""
 
 
-S = TypeVar("S", bound=Server)
+S = TypeVar("S", bound=BalancedServer)
 
 
-class Choice(Generic[S]):
+class ServerChoice(Generic[S]):
     """Servers by load and by the prompts that they have read. Change `load` and `healthy` only by these methods."""
 
     def __init__(self) -> None:

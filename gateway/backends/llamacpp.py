@@ -32,7 +32,7 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
 )
 from gateway.prompts.live import LivePrompts, unsaved
-from gateway.prompts.protocols import Place, Placing
+from gateway.prompts.protocols import Placing, PromptPlace
 from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import NONCE, ControlTokens, Prompt, as_text, broken, ends_with, may_be_one
 from gateway.wire.engine import NEVER, Decided, Decision, Notation, RawText
@@ -216,7 +216,7 @@ class LlamaCppBackend(OpenAIBackend):
         return reply
 
     async def _steered(
-        self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None, turn: Place | None
+        self, asked: dict[str, Raw], raw: RawText, pair: tuple[str, str] | None, turn: PromptPlace | None
     ) -> tuple[dict[str, Raw], Decided | None]:
         """The fields of the answer's grammar, and what was decided. pair: the reasoning that the prompt opens."""
         if raw.decision is not None and pair is None and may_decide(asked):
@@ -321,7 +321,7 @@ class LlamaCppBackend(OpenAIBackend):
             self.ask_for_places(unsaved(self.model.name))
         return (self._places, self._slots) if self._places is not None and self._slots is not None else None
 
-    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None:
+    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> PromptPlace | None:
         """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
         owner = request.caller.owner
         if (placing := self._placing(owner)) is None:
@@ -395,7 +395,7 @@ class LlamaCppBackend(OpenAIBackend):
         reply.turn = turn
         return reply
 
-    async def _placed_text(self, endpoint: Endpoint, fields: dict[str, Raw], owner: str) -> Place | None:
+    async def _placed_text(self, endpoint: Endpoint, fields: dict[str, Raw], owner: str) -> PromptPlace | None:
         """As `placed`, for what isn't a chat."""
         if (placing := self._placing(owner)) is None:
             return None
@@ -616,7 +616,7 @@ class LlamaCppBackend(OpenAIBackend):
         return super().error(status, body)
 
 
-def _written(turn: Place | None, fields: dict[str, Raw]) -> Place | None:
+def _written(turn: PromptPlace | None, fields: dict[str, Raw]) -> PromptPlace | None:
     """Writes the place into the request's fields."""
     if turn is not None and turn.slot is not None and (turn.apart or "id_slot" not in fields):
         fields["id_slot"] = Raw(b"%d" % turn.slot)

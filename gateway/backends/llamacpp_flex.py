@@ -31,7 +31,7 @@ from gateway.config import Model
 from gateway.errors import ProviderUnavailable
 from gateway.prompts.aside import Aside, put_aside, take_back
 from gateway.prompts.live import LivePrompts
-from gateway.prompts.protocols import Place
+from gateway.prompts.protocols import PromptPlace
 from gateway.prompts.turn import Turn
 from gateway.upstream import Response
 from gateway.wire.chat import PUT_ASIDE, ChatRequest, decode, encode
@@ -95,7 +95,9 @@ class Origin(Protocol):
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
     async def rendered(self, fields: dict[str, Raw]) -> Prompt | None: ...
     async def ids(self, prompt: Prompt, *, begins: bool = True) -> list[int] | None: ...
-    async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> Place | None: ...
+    async def placed(
+        self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None
+    ) -> PromptPlace | None: ...
     async def guard(self, raw: RawText, pair: tuple[str, str] | None) -> dict[str, Raw]: ...
     async def accepted(self, head: bytes, fields: dict[str, Raw]) -> Response: ...
     def post_head(self, path: str) -> bytes: ...
@@ -232,7 +234,7 @@ class FlexReply(Reply):
         return self
 
     @property
-    def turn(self) -> Place | ToldTurn | None:  # type: ignore[override]
+    def turn(self) -> PromptPlace | ToldTurn | None:  # type: ignore[override]
         return self._reply.turn if self._reply is not None else None
 
     @property

@@ -10,7 +10,7 @@ from msgspec import Raw
 
 from gateway.backends.openai import OpenAIBackend
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
-from gateway.prompts.protocols import Build, Reading
+from gateway.prompts.protocols import Build, PromptReading
 from gateway.wire.chat import encode
 
 
@@ -56,7 +56,7 @@ class LlamaCppSlots:
         finally:
             response.close()
 
-    async def read(self, slot: int, prompt: str, *, reuse: bool) -> Reading:
+    async def read(self, slot: int, prompt: str, *, reuse: bool) -> PromptReading:
         head = self._backend.post_head("/completion")
         asked = {
             "prompt": Raw(encode(prompt)),
@@ -69,7 +69,7 @@ class LlamaCppSlots:
             done = _decode(await response.read(), _Read).timings
         finally:
             response.close()
-        return Reading(done.cache_n + done.prompt_n, done.prompt_n, done.prompt_ms / 1000)
+        return PromptReading(done.cache_n + done.prompt_n, done.prompt_n, done.prompt_ms / 1000)
 
     async def _act(self, slot: int, action: str, file: str) -> _Done:
         head = self._backend.post_head(f"/slots/{slot}?action={action}")

@@ -74,7 +74,7 @@ class OllamaReply(Reply):
     def __init__(
         self,
         response: Response,
-        chat: ollama_chat.Chat,
+        chat: ollama_chat.OllamaChat,
         ask: Callable[[int], Awaitable[Response]],
         count: Callable[[], Awaitable[int]],
     ) -> None:
@@ -212,7 +212,7 @@ class OllamaBackend(OpenAIBackend):
             # Ollama says only that it stopped. Its answer has to be a stream to be cut.
             stop, body["stream"] = StopAt(body["options"].pop("stop")), True
         usage = request.include_usage or stop is not None
-        chat = partial(ollama_chat.Chat, usage=usage, choices=choices or 1, stop=stop)
+        chat = partial(ollama_chat.OllamaChat, usage=usage, choices=choices or 1, stop=stop)
         reply = await self._reply(self._chat_head, body, fields, chat)
         reply.collects = stop is not None and not request.stream
         if effort:
@@ -242,7 +242,7 @@ class OllamaBackend(OpenAIBackend):
             return await super().accepted(head, fields)
 
     async def _reply(
-        self, head: bytes, body: dict[str, Any], fields: dict[str, Raw], chat: Callable[..., ollama_chat.Chat]
+        self, head: bytes, body: dict[str, Any], fields: dict[str, Raw], chat: Callable[..., ollama_chat.OllamaChat]
     ) -> OllamaReply:
         """Sends the request. fields: those that `body` was made of. chat: makes the translator of the answers."""
         options = body["options"]

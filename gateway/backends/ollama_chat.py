@@ -173,7 +173,7 @@ def _call(call: Any, where: str) -> Json:
     return {"id": call.get("id") or "", "function": {"name": function.get("name", ""), "arguments": arguments}}
 
 
-class Chat:
+class OllamaChat:
     """Translates the answers of `/api/chat` to one request to OpenAI's format, each a choice.
 
     usage: add a usage chunk to a stream. window: the most tokens of a prompt, or None. stop: cuts a stream's text.
@@ -306,7 +306,7 @@ class Chat:
         return {**fields, "tool_calls": calls} if calls else fields
 
 
-class Completion(Chat):
+class Completion(OllamaChat):
     """The same for answers of `/api/generate`, as those of OpenAI's `/v1/completions`."""
 
     object = piece = "text_completion"

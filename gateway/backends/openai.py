@@ -40,7 +40,7 @@ from gateway.wire.sse import EventTooLarge, SSEReader
 from gateway.wire.values import exceeds
 
 if TYPE_CHECKING:
-    from gateway.prompts.protocols import Place
+    from gateway.prompts.protocols import PromptPlace
     from gateway.prompts.told import ToldTurn
 
 MAX_ERROR_BODY = 1024 * 1024
@@ -71,7 +71,7 @@ class HTTPReply(DirectReply):
         """Reads llama.cpp's progress payloads, until the first token."""
         self.collects = False
         """The engine streams a whole answer; see `gateway.backends.collect`."""
-        self.turn: Place | ToldTurn | None = None
+        self.turn: PromptPlace | ToldTurn | None = None
         self._json: LenientReader | None = None
         self._response = response
         self._reader: SSEReader | None = None

@@ -28,7 +28,7 @@ from gateway.backends.base import (
     Reply,
     WrappedReply,
 )
-from gateway.backends.choice import Choice, Server
+from gateway.backends.choice import BalancedServer, ServerChoice
 from gateway.config import Model
 from gateway.config.hidden import hider
 from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
@@ -48,8 +48,8 @@ log = logging.getLogger("ctxgate")
 parts = msgspec.json.Decoder(list[Raw]).decode
 
 
-class Replica(Server):
-    """One of the servers, with its backend. in_flight: requests of this gateway that it works on; see `Server`."""
+class Replica(BalancedServer):
+    """One of the servers, with its backend. in_flight: requests of this gateway that it works on."""
 
     def __init__(self, url: str, backend: Backend) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class Replicas(Backend):
         """kind: the class of the servers' own backends."""
         super().__init__(model, None)
         self._replicas = [*replicas]
-        self._choice: Choice[Replica] = Choice()
+        self._choice: ServerChoice[Replica] = ServerChoice()
         for replica in replicas:
             self._choice.add(replica)
         self._kind = kind(model, Address())

@@ -11,11 +11,11 @@ from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
 from gateway.core.aside import aside
-from gateway.detection.choice import Choice, choose
+from gateway.detection.choice import FormatChoice, choose
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
-from gateway.request.prepare import Capabilities
+from gateway.request.prepare import ModelCapabilities
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens, slices, too_many
 from gateway.wire.engine import NEVER
@@ -43,15 +43,15 @@ class CapabilityFinder:
         self.evidence = "the engine reads the calls" if self.reader.untouched else "config.yaml"
         if undetected:
             self.evidence = ""
-        self.known: dict[tuple[Backend, bool], Capabilities] = {}
+        self.known: dict[tuple[Backend, bool], ModelCapabilities] = {}
         """The last answers of the backend and of the one for flex requests: without and with the part about past
         calls."""
-        self._escaping: tuple[Backend | None, dict[tuple[bool, bool], Capabilities]] = (None, {})
+        self._escaping: tuple[Backend | None, dict[tuple[bool, bool], ModelCapabilities]] = (None, {})
         """The results of `escaping`, by past calls and tools."""
-        self.plain = None if undetected else Capabilities(self.reader, self.reader)
+        self.plain = None if undetected else ModelCapabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
-    async def find(self, request: ChatRequest, backend: Backend, *, plain: bool | None = None) -> Capabilities:
+    async def find(self, request: ChatRequest, backend: Backend, *, plain: bool | None = None) -> ModelCapabilities:
         """What the request needs. Raises a GatewayError if the engine has to be asked and doesn't answer.
 
         plain: nothing but the reader; if omitted: `request.plain`.
@@ -59,7 +59,7 @@ class CapabilityFinder:
         if self.plain is None:
             await self._detect(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
-            self.plain = Capabilities(self.reader, self.reader)
+            self.plain = ModelCapabilities(self.reader, self.reader)
         if request.plain if plain is None else plain:
             return self.plain
         key = backend, request.past_calls
@@ -71,7 +71,7 @@ class CapabilityFinder:
             self.known = {**kept, key: known}
         return known
 
-    async def escaping(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Capabilities:
+    async def escaping(self, request: ChatRequest, backend: Backend, can: ModelCapabilities) -> ModelCapabilities:
         """What the request needs, if its texts hold control tokens of the model; else `can`.
 
         Call it if `may_need_escape` and the backend escapes. The gateway itself reads the answer of a server that takes
@@ -104,7 +104,7 @@ class CapabilityFinder:
                 kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, control_tokens=tokens)
         return kept[key]
 
-    def deciding(self, can: Capabilities) -> Capabilities:
+    def deciding(self, can: ModelCapabilities) -> ModelCapabilities:
         """For a request with a threshold of its own. Raises ProviderInvalidRequest if no answer can be held to it."""
         if self._model.runtime not in DECIDED or can.reader.untouched:
             cause = "the engine reads its calls" if can.reader.untouched else f"its runtime is {self._model.runtime}"
@@ -120,9 +120,9 @@ class CapabilityFinder:
         if not self.evidence:
             await self._detect(await asyncio.to_thread(about, self._model.path))
 
-    async def _ask(self, backend: Backend, *, past: bool) -> Capabilities:
+    async def _ask(self, backend: Backend, *, past: bool) -> ModelCapabilities:
         """Asks only for what the request needs, with past calls or without."""
-        choice, grammars = Choice(None), may_use_grammar(self._model.runtime)
+        choice, grammars = FormatChoice(None), may_use_grammar(self._model.runtime)
         if past or grammars or self._model.keep_reasoning == "always":
             choice = await asyncio.to_thread(choose, await backend.about(), self._named)
             self._lay_out(choice)
@@ -132,11 +132,11 @@ class CapabilityFinder:
             dialect = choice.spec or reader
         if dialect.untouched:
             # We neither read nor write calls.
-            return Capabilities(
+            return ModelCapabilities(
                 reader, dialect, notation=await backend.notation(), history=history, unread=backend.unread
             )
         takes_tools = await backend.takes_tools() if past or way == "auto" else True
-        return Capabilities(
+        return ModelCapabilities(
             reader,
             dialect,
             notation=await backend.notation(),
@@ -157,12 +157,12 @@ class CapabilityFinder:
         handed = PAST_ARGUMENTS.get(self._model.runtime, "either")
         return "either" in (history.arguments, handed) or history.arguments == handed
 
-    def _lay_out(self, choice: Choice) -> None:
+    def _lay_out(self, choice: FormatChoice) -> None:
         """Takes over how the template writes calls of the configured format."""
         spec = choice.spec
         if spec is not None and spec.name == self._named and spec.layout != self.reader.layout:
             self.reader = spec
-            self.plain = Capabilities(spec, spec)
+            self.plain = ModelCapabilities(spec, spec)
 
     async def _detect(self, known: About) -> None:
         choice = await asyncio.to_thread(choose, known)
@@ -171,7 +171,7 @@ class CapabilityFinder:
             self.evidence = "not seen yet: the first known marker in an answer counts"
             return
         self.reader = spec
-        self.plain = Capabilities(self.reader, self.reader)
+        self.plain = ModelCapabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
 
 

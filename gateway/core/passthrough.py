@@ -21,7 +21,7 @@ from gateway.wire.usage import read_usage
 from gateway.wire.values import MOST_TOKENS, exceeds
 
 if TYPE_CHECKING:
-    from gateway.prompts.protocols import Place
+    from gateway.prompts.protocols import PromptPlace
     from gateway.prompts.told import ToldTurn
 
 
@@ -50,7 +50,7 @@ class RequestMeter:
         """Counts what isn't tokens; see `gateway.wire.usage.UNITS`."""
         self.usage = {**self.usage, **units}
 
-    def place(self, turn: Place | ToldTurn | None) -> None:
+    def place(self, turn: PromptPlace | ToldTurn | None) -> None:
         """The answer has left its place in the engine."""
         if turn is not None:
             self.usage = turn.answered(self.usage, self._began, self.first)

@@ -26,9 +26,9 @@ from gateway.request.checks import Check, Enforced, Uncheckable
 from gateway.request.escaped import may_need_escape
 from gateway.request.past_reasoning import mentions_reasoning
 from gateway.request.prepare import (
-    Capabilities,
+    ModelCapabilities,
     Prepared,
-    Settings,
+    RequestSettings,
     Terms,
     TermsCache,
     blocks,
@@ -40,7 +40,7 @@ from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
 from gateway.wire.chat import UNLIMITED, Caller, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
-from gateway.wire.logprobs import Logprobs
+from gateway.wire.logprobs import LogprobsFixup
 
 Accepted = tuple[Reply, Answer, Backend, Enforced | None]
 """A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
@@ -60,7 +60,7 @@ class Sender:
         self._model = model
         self._request_log = request_log
         self._schemas = schemas
-        self._settings = Settings.of(
+        self._settings = RequestSettings.of(
             model.runtime,
             defaults=model.defaults,
             strip=model.strip_params,
@@ -132,7 +132,7 @@ class Sender:
             self._settings = replace(self._settings, calls_by_format=forces)
             self._terms = TermsCache()
 
-    async def _capabilities(self, request: ChatRequest, backend: Backend) -> Capabilities:
+    async def _capabilities(self, request: ChatRequest, backend: Backend) -> ModelCapabilities:
         capability = self.capability
         plain = request.plain and not self._keeps_reasoning(request)
         can = capability.plain if plain else capability.known.get((backend, request.past_calls))
@@ -148,7 +148,7 @@ class Sender:
         """Whether it is in doubt what the template does with reasoning that a plain request may hold."""
         return self._model.keep_reasoning == "always" and mentions_reasoning(request.fields["messages"])
 
-    async def _send_once(self, request: ChatRequest, backend: Backend, can: Capabilities) -> Accepted:
+    async def _send_once(self, request: ChatRequest, backend: Backend, can: ModelCapabilities) -> Accepted:
         terms = self._terms.get(request, can) or await self._work_out(request, can)
         given = request, self._settings, can, terms
         prepared = prepare(*given) if request.size <= LARGE else await aside(request.size, prepare, *given)
@@ -170,7 +170,7 @@ class Sender:
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, self._reader(request, prepared, terms, reply), backend, enforced
 
-    async def _work_out(self, request: ChatRequest, can: Capabilities) -> Terms:
+    async def _work_out(self, request: ChatRequest, can: ModelCapabilities) -> Terms:
         if blocks(request, can):
             terms = await self._schemas.run(work_out, request, self._settings, can)
         else:
@@ -184,7 +184,7 @@ class Sender:
         if request.recorded or self._request_log.records:
             kind = partial(RecordedAnswer, sent=prepared.fields)
         reader = terms.reader if reply.decided is None or reply.decided.calls else in_words(terms.reader)
-        fixup = reply.fixup if prepared.logprobs is None else Logprobs(prepared.logprobs, reply.fixup)
+        fixup = reply.fixup if prepared.logprobs is None else LogprobsFixup(prepared.logprobs, reply.fixup)
         healed = {**prepared.repairs, **request.changes} if request.changes else prepared.repairs
         wanted = request.call_deltas or self._settings.call_deltas
         streams_calls = request.stream and request.tools is not None

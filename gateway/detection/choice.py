@@ -59,7 +59,7 @@ class Trip(msgspec.Struct, frozen=True):
 NONE = Trip()
 
 
-class Choice(msgspec.Struct, frozen=True):
+class FormatChoice(msgspec.Struct, frozen=True):
     """found: the format and what shows it; None if nothing does. fields: of a derived format, as config.yaml takes
     them. layout: how the template writes calls, as fields of the format's `layout`. history: how it wants past calls.
     probes: how many conversations of the template the format reads back. reason: why none reads them."""
@@ -89,7 +89,7 @@ class Choice(msgspec.Struct, frozen=True):
         return written
 
 
-def choose(known: About, wanted: str = "") -> Choice:
+def choose(known: About, wanted: str = "") -> FormatChoice:
     """The format of a model's calls. Blocks while a process renders the template, up to `WALL_SECONDS`.
 
     wanted: a built-in format that is configured; the layout counts if the template's calls are read by that one.
@@ -100,12 +100,14 @@ def choose(known: About, wanted: str = "") -> Choice:
     trip = _trip(template_of(known.template), wanted or (detected.format if detected is not None else ""))
     layout = trip.layout if trip.layout is not None and _is_layout(trip.layout) else None
     if trip.fields is not None and _is_format(trip.fields):
-        return Choice(
+        return FormatChoice(
             Detection("derived", "chat template", trip.evidence), trip.fields, layout, trip.history, trip.probes
         )
     if trip.format and (detected is None or trip.format != detected.format) and trip.format in registry.names():
-        return Choice(Detection(trip.format, "chat template", trip.evidence), None, layout, trip.history, trip.probes)
-    return Choice(detected, None, layout if trip.format else None, trip.history, trip.probes, trip.reason)
+        return FormatChoice(
+            Detection(trip.format, "chat template", trip.evidence), None, layout, trip.history, trip.probes
+        )
+    return FormatChoice(detected, None, layout if trip.format else None, trip.history, trip.probes, trip.reason)
 
 
 def _is_layout(fields: dict[str, Any]) -> bool:

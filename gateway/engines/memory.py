@@ -205,7 +205,7 @@ def _of(
 # What a process holds
 
 
-class Usage(Struct, frozen=True):
+class ProcessUsage(Struct, frozen=True):
     """Resources that a process and its descendants use.
 
     anonymous: neither mapped from files nor shared. peak: the most that they held at a time, as far as the system
@@ -217,8 +217,8 @@ class Usage(Struct, frozen=True):
     peak: int
     cpu: float
 
-    def __add__(self, other: Usage) -> Usage:
-        return Usage(
+    def __add__(self, other: ProcessUsage) -> ProcessUsage:
+        return ProcessUsage(
             self.resident + other.resident,
             self.anonymous + other.anonymous,
             self.peak + other.peak,
@@ -226,7 +226,7 @@ class Usage(Struct, frozen=True):
         )
 
 
-def usage(pid: int) -> Usage | None:
+def usage(pid: int) -> ProcessUsage | None:
     """None if the process has ended. Takes milliseconds: it looks through all processes for descendants."""
     import psutil
 
@@ -235,7 +235,7 @@ def usage(pid: int) -> Usage | None:
         family = [process, *process.children(recursive=True)]
     except psutil.Error:
         return None
-    total: Usage | None = None
+    total: ProcessUsage | None = None
     for member in family:
         try:
             with member.oneshot():
@@ -244,7 +244,7 @@ def usage(pid: int) -> Usage | None:
             continue
         resident: int = sizes.rss
         peak = max(resident, _peak(member.pid))
-        one = Usage(resident, resident - getattr(sizes, "shared", 0), peak, times.user + times.system)
+        one = ProcessUsage(resident, resident - getattr(sizes, "shared", 0), peak, times.user + times.system)
         total = one if total is None else total + one
     return total
 

@@ -22,7 +22,7 @@ POLL_SECONDS = 0.01
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class PidEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An engine and its gateway. If the start time differs, another process has the pid now."""
 
     model: str
@@ -72,7 +72,7 @@ class PidFiles:
             return None
         if self._me is None or self._me[0] != os.getpid():
             self._me = (os.getpid(), start_time(os.getpid()) or "")
-        entry = Entry(model=model, pid=pid, started=started, gateway_pid=self._me[0], gateway_started=self._me[1])
+        entry = PidEntry(model=model, pid=pid, started=started, gateway_pid=self._me[0], gateway_started=self._me[1])
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{pid}.json"
         # Write it atomically: half a file would hide an engine.
@@ -81,12 +81,12 @@ class PidFiles:
         fresh.replace(path)
         return path
 
-    def reap(self) -> list[Entry]:
+    def reap(self) -> list[PidEntry]:
         """Ends the engines whose gateways are gone, and returns them. Blocks until they have ended, seconds at most."""
         ended = []
         for path in sorted(self.folder.glob("*.json")):
             try:
-                entry = msgspec.json.decode(path.read_bytes(), type=Entry)
+                entry = msgspec.json.decode(path.read_bytes(), type=PidEntry)
             except FileNotFoundError:
                 continue  # another gateway that starts now was faster
             except ValueError:  # DecodeError and UnicodeDecodeError are ValueErrors

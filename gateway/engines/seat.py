@@ -12,7 +12,7 @@ from gateway.wire.chat import FLEX
 from gateway.wire.progress import Progress
 
 
-class Host(Protocol):
+class SeatHost(Protocol):
     """What it takes of `gateway.engines.requests.EngineRequests`."""
 
     def enter(self, rank: int) -> None: ...
@@ -26,7 +26,7 @@ class EngineSeat:
     request with a key is; None if it doesn't wait."""
 
     def __init__(
-        self, requests: Host, key: object, waited: float, progress: Callable[[object], Progress | None]
+        self, requests: SeatHost, key: object, waited: float, progress: Callable[[object], Progress | None]
     ) -> None:
         self.waited = waited
         self._requests = requests

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from gateway.engines import memory
-from gateway.engines.memory import Usage
+from gateway.engines.memory import ProcessUsage
 
 USAGE_SECONDS = 0.25
 """How old a figure may be: each measurement takes milliseconds."""
@@ -13,9 +13,9 @@ USAGE_SECONDS = 0.25
 
 class UsageSampler:
     def __init__(self) -> None:
-        self._seen: tuple[float, int | None, Usage | None] = 0.0, None, None
+        self._seen: tuple[float, int | None, ProcessUsage | None] = 0.0, None, None
 
-    def of(self, pid: int | None) -> Usage | None:
+    def of(self, pid: int | None) -> ProcessUsage | None:
         """None if there is no such process."""
         if pid is None:
             return None

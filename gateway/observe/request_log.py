@@ -73,7 +73,7 @@ def key_of(began: float) -> str:
     return f"{began:.6f}"
 
 
-class Repairs(Struct, gc=False, frozen=True):
+class RepairNotes(Struct, gc=False, frozen=True):
     """What the normaliser read and repaired: see `gateway.answer.normalize.Answer`. mended: one of
     `gateway.wire.chat.MENDED`. warnings: their codes. decided: whether it calls a tool was decided beforehand. called:
     the client got a call."""
@@ -85,12 +85,12 @@ class Repairs(Struct, gc=False, frozen=True):
     called: bool = False
 
 
-def repairs(answer: Answer, outcome: Outcome = OK) -> Repairs | None:
+def repairs(answer: Answer, outcome: Outcome = OK) -> RepairNotes | None:
     mended, healed, warnings = answer.mended, answer.report.healed, [warning["code"] for warning in answer.warnings()]
     if outcome == OK and answer.contents.unread:
         warnings.append(UNREAD)
     called = any(choice.called for choice in answer.contents.choices.values())
-    found = Repairs(mended, healed, warnings, answer.report.decided, called)
+    found = RepairNotes(mended, healed, warnings, answer.report.decided, called)
     return found if called or mended != "none" or healed or warnings or answer.report.decided else None
 
 
@@ -110,14 +110,15 @@ class Ended(NamedTuple):
     first: float
     usage: Mapping[str, Any]
     chunks: int
-    repairs: Repairs | None
+    repairs: RepairNotes | None
     recording: Recording | None
     api: ApiName
     caller: Caller = NOBODY
 
 
 Row = tuple[
-    str, bool, Outcome, float, float, float, Mapping[str, Any], int, Repairs | None, Recording | None, ApiName, Caller
+    str, bool, Outcome, float, float, float, Mapping[str, Any], int,
+    RepairNotes | None, Recording | None, ApiName, Caller,
 ]  # fmt: skip
 """An `Ended` as a plain tuple."""
 
@@ -133,7 +134,7 @@ class Columns(NamedTuple):
     firsts: tuple[float, ...]
     usages: tuple[Mapping[str, Any], ...]
     chunks: tuple[int, ...]
-    repairs: tuple[Repairs | None, ...]
+    repairs: tuple[RepairNotes | None, ...]
     recordings: tuple[Recording | None, ...]
     apis: tuple[ApiName, ...]
     callers: tuple[Caller, ...]
@@ -144,7 +145,7 @@ class Columns(NamedTuple):
         return cls(*zip(*rows, strict=True))
 
 
-class Entry(Struct):
+class LogEntry(Struct):
     """One answer. at: its end, in seconds since 1970. Durations are in seconds.
 
     key: see `key_of`. error: the client's error message; None unless it failed. client: the client program, "" if
@@ -278,7 +279,7 @@ class Stats:
             return Total(*sums)
         return Total(*sums, units["sound_seconds"], int(units["characters"]), int(units["pictures"]))
 
-    def _add_repairs(self, repairs: Iterable[Repairs]) -> None:
+    def _add_repairs(self, repairs: Iterable[RepairNotes]) -> None:
         for repair in repairs:
             self.healed.update(repair.healed)
             self.warnings.update(repair.warnings)
@@ -321,7 +322,7 @@ Party = tuple[str, str, str, str]
 """The dimensions of usage: day (UTC, as 2026-11-23), key, model, client."""
 
 
-class Usage:
+class UnsavedTotals:
     """Totals that the store doesn't have yet."""
 
     def __init__(self) -> None:
@@ -371,7 +372,7 @@ class RequestLog:
         self.bodies = bodies
         self.records = bodies or traced
         """Whether every answer is recorded."""
-        self.usage = Usage()
+        self.usage = UnsavedTotals()
         self.rows: list[Row] = []
         """Rows to settle. At UNSETTLED rows, the code that appends one calls `settle`."""
         self._stats: dict[str, Stats] = {}
@@ -402,14 +403,14 @@ class RequestLog:
         self.settle()
         return sorted(self._stats)
 
-    def entries(self, after: int = 0) -> Iterator[Entry]:
+    def entries(self, after: int = 0) -> Iterator[LogEntry]:
         """Newest first. after: only those with greater numbers."""
         for entry, _ in self._entries():
             if entry.id <= after:
                 return
             yield entry
 
-    def find(self, key: str) -> tuple[Entry, Recording | None] | None:
+    def find(self, key: str) -> tuple[LogEntry, Recording | None] | None:
         """Finds an answer by its number, its key or, if it was recorded, the completion id that the client saw."""
         for entry, recording in self._entries():
             if key in (str(entry.id), entry.key) or (recording is not None and key == recording.completion_id):
@@ -448,7 +449,7 @@ class RequestLog:
         self.bodies = bodies
         self._last = deque(self._last, maxlen=size)
 
-    def _entries(self) -> Iterator[tuple[Entry, Recording | None]]:
+    def _entries(self) -> Iterator[tuple[LogEntry, Recording | None]]:
         self.settle()
         clock = time() - monotonic()
         for behind, row in enumerate(reversed([*self._last])):
@@ -487,10 +488,10 @@ def error_of(outcome: Outcome) -> Mapping[str, Any] | None:
     }  # fmt: skip
 
 
-def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> Entry:
-    mending = ended.repairs or Repairs()
+def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> LogEntry:
+    mending = ended.repairs or RepairNotes()
     prompt, cached, completion = tokens_of(ended.usage)
-    return Entry(
+    return LogEntry(
         id=number,
         key=key_of(ended.began),
         at=clock + ended.end,

@@ -92,7 +92,7 @@ class Turns(Generic[T]):
         return who == OWNER or self._begun[who] < self._share
 
 
-class Places:
+class TenantPlaces:
     """Room for `most` at a time, for which tenants take turns."""
 
     def __init__(self, most: int) -> None:

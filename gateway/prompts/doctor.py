@@ -29,7 +29,7 @@ REASONING = "the reasoning of an earlier answer is missing: send it back, or tur
 _whitespace = re.compile(r"\s+")
 
 
-class Finding(Struct, frozen=True):
+class PromptFinding(Struct, frozen=True):
     """place: in the request, such as `tools[3].description characters 118-164`. what: the difference. advice: "" if
     nothing general can be said."""
 
@@ -59,7 +59,7 @@ class Doctor:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._count = 0
 
-    def look(self, tools: bytes, messages: bytes, owner: str = "") -> list[Finding]:
+    def look(self, tools: bytes, messages: bytes, owner: str = "") -> list[PromptFinding]:
         """Where the request's tools and messages differ from the previous turn's; [] if they only continue them.
 
         Both are JSON arrays, tools may be empty. owner: only requests of the same one are compared. Raises nothing that
@@ -73,7 +73,7 @@ class Doctor:
         try:
             turn = _Turn(tools, messages, tuple(bytes(part) for part in _parts(messages)), owner)
             if before is not None:
-                found: list[Finding] = []
+                found: list[PromptFinding] = []
             else:
                 before = self._like(turn.parts, owner)
                 found = differences(self._turns[before], turn) if before is not None else []
@@ -112,9 +112,9 @@ def _talk(parts: Sequence[bytes]) -> Counter[bytes]:
     return Counter(part for part in parts if b'"system"' not in part and b'"developer"' not in part)
 
 
-def differences(before: Any, after: Any) -> list[Finding]:
+def differences(before: Any, after: Any) -> list[PromptFinding]:
     """The first difference in the tools, and the first in the messages, of two turns."""
-    found: list[Finding] = []
+    found: list[PromptFinding] = []
     if before.tools != after.tools:
         old, new = (_decode(turn.tools) if turn.tools else [] for turn in (before, after))
         found += _first(_differ("tools", old, new, grows=False))
@@ -122,12 +122,12 @@ def differences(before: Any, after: Any) -> list[Finding]:
     return found + _first(_differ("messages", old, new, grows=True))
 
 
-def _first(findings: Iterator[Finding]) -> list[Finding]:
+def _first(findings: Iterator[PromptFinding]) -> list[PromptFinding]:
     found = next(findings, None)
     return [found] if found is not None else []
 
 
-def _differ(place: str, old: Any, new: Any, *, grows: bool = False) -> Iterator[Finding]:
+def _differ(place: str, old: Any, new: Any, *, grows: bool = False) -> Iterator[PromptFinding]:
     """The differences between two JSON values, in their order. grows: a list may have more at its end."""
     if isinstance(old, str) and isinstance(new, str):
         if old != new:
@@ -137,43 +137,43 @@ def _differ(place: str, old: Any, new: Any, *, grows: bool = False) -> Iterator[
     elif isinstance(old, dict) and isinstance(new, dict):
         yield from _objects(place, old, new)
     elif old != new or type(old) is not type(new):
-        yield Finding(place, f"{_quoted(old)} became {_quoted(new)}", _advice(place, str(old), str(new)))
+        yield PromptFinding(place, f"{_quoted(old)} became {_quoted(new)}", _advice(place, str(old), str(new)))
 
 
-def _lists(place: str, old: list[Any], new: list[Any], *, grows: bool) -> Iterator[Finding]:
+def _lists(place: str, old: list[Any], new: list[Any], *, grows: bool) -> Iterator[PromptFinding]:
     first = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if not _same(a, b)), None)
     if first is None:
         if len(old) > len(new):
-            yield Finding(f"{place}[{len(new)}]", "is missing")
+            yield PromptFinding(f"{place}[{len(new)}]", "is missing")
         elif len(new) > len(old) and not grows:
-            yield Finding(f"{place}[{len(old)}]", "is new")
+            yield PromptFinding(f"{place}[{len(old)}]", "is new")
         return
     one, other = (sorted(map(_written, values[first:])) for values in (old, new))
     if one == other:
-        yield Finding(f"{place}[{first}]", "in another order", ORDER)
+        yield PromptFinding(f"{place}[{first}]", "in another order", ORDER)
     elif len(new) < len(old) and any(_same(new[first], value) for value in old[first + 1 :]):
-        yield Finding(f"{place}[{first}]", "is missing")
+        yield PromptFinding(f"{place}[{first}]", "is missing")
     elif any(_same(old[first], value) for value in new[first + 1 :]):
-        yield Finding(f"{place}[{first}]", "is new")
+        yield PromptFinding(f"{place}[{first}]", "is new")
     else:
         yield from _differ(f"{place}[{first}]", old[first], new[first])
 
 
-def _objects(place: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[Finding]:
+def _objects(place: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[PromptFinding]:
     for key in old:
         if key not in new:
             advice = REASONING if key in ("reasoning_content", "reasoning", "thinking") else ""
-            yield Finding(f"{place}.{key}", "is missing", advice)
+            yield PromptFinding(f"{place}.{key}", "is missing", advice)
         else:
             yield from _differ(f"{place}.{key}", old[key], new[key])
     for key in new:
         if key not in old:
-            yield Finding(f"{place}.{key}", "is new")
+            yield PromptFinding(f"{place}.{key}", "is new")
     if [*old] != [*new]:
-        yield Finding(place, "its keys are in another order", ORDER)
+        yield PromptFinding(place, "its keys are in another order", ORDER)
 
 
-def _text(place: str, old: str, new: str) -> Finding:
+def _text(place: str, old: str, new: str) -> PromptFinding:
     start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
     behind = 0
     while behind < min(len(old), len(new)) - start and old[-1 - behind] == new[-1 - behind]:
@@ -184,7 +184,7 @@ def _text(place: str, old: str, new: str) -> Finding:
     while behind and not new[len(new) - behind].isspace() and new[len(new) - behind] not in ";,)\"'<>":
         behind -= 1
     one, other = old[start : len(old) - behind], new[start : len(new) - behind]
-    return Finding(
+    return PromptFinding(
         f"{place} characters {start}-{len(new) - behind}",
         f"{_quoted(one)} became {_quoted(other)}",
         _advice(place, one, other),

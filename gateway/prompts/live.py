@@ -21,7 +21,7 @@ from gateway.prompts.blocks import Chain, chain, chain_of, shared
 from gateway.prompts.identity import EngineIdentity
 from gateway.prompts.outcomes import Outcomes
 from gateway.prompts.placement import Placement
-from gateway.prompts.prefixes import LONG_SECONDS, Costs, Plan, PrefixReader, plan
+from gateway.prompts.prefixes import LONG_SECONDS, Costs, PrefixPlan, PrefixReader, plan
 from gateway.prompts.protocols import TROUBLE, SlotServer, Tell, ignore, is_short
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.saver import SlotSaver
@@ -179,7 +179,7 @@ class LivePrompts:
 
     # Prefixes
 
-    def _plan(self, prefix: Chain, owner: str, going: Collection[bytes]) -> Plan:
+    def _plan(self, prefix: Chain, owner: str, going: Collection[bytes]) -> PrefixPlan:
         """See `PrefixReader`."""
         key, table = self._identity.key, self.table
         match = self.saved.best(key, prefix) if key is not None else None
@@ -189,7 +189,7 @@ class LivePrompts:
             match.saved.used = time.time()
         return found
 
-    async def _carry_out(self, server: SlotServer, found: Plan, text: str, prefix: Chain, owner: str) -> None:
+    async def _carry_out(self, server: SlotServer, found: PrefixPlan, text: str, prefix: Chain, owner: str) -> None:
         """See `PrefixReader`. Raises one of TROUBLE."""
         if found.slot is None:
             turn = await self._placement.long(server, text, prefix, owner, self._reads(prefix))

@@ -13,7 +13,7 @@ from gateway.prompts.index import Match
 from gateway.prompts.protocols import RESTORE_SECONDS, TROUBLE, SlotServer
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.saver import SlotSaver
-from gateway.prompts.slots import Choice, Slot, choose, least_lost, spare, spare_of, tokens_of
+from gateway.prompts.slots import Slot, SlotChoice, choose, least_lost, spare, spare_of, tokens_of
 from gateway.prompts.speed import ReadingSpeed
 from gateway.prompts.table import SlotTable
 from gateway.prompts.turn import Turn
@@ -138,7 +138,7 @@ class Placement:
         if key is not None:
             await self._saved.kept(key)
             match = self._saved.best(key, begins)
-        choice = Choice()
+        choice = SlotChoice()
         least = self._saved.settings.min_tokens
         if tokens_of(len(begins)) >= least or match is not None or apart or table.at_stake(least):
             await table.see_unplaced(server)
@@ -159,7 +159,7 @@ class Placement:
             raise
         return turn
 
-    async def _prepare(self, turn: Turn, slot: Slot, choice: Choice, match: Match | None) -> None:
+    async def _prepare(self, turn: Turn, slot: Slot, choice: SlotChoice, match: Match | None) -> None:
         """Saves the slot's contents, then fills it from a file."""
         if choice.rescue:
             await self._saver.save(turn.server, slot)

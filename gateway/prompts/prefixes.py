@@ -38,7 +38,7 @@ class Costs(Struct, frozen=True):
     copy: float
 
 
-class Plan(Struct, frozen=True):
+class PrefixPlan(Struct, frozen=True):
     """What happens to a request's prefix before the request gets a slot.
 
     none: the request reads it. ready: a file has it. wait: until another request has read or saved it. save: the slot
@@ -56,22 +56,22 @@ def plan(
     going: Collection[bytes],
     costs: Costs,
     owner: str | None = None,
-) -> Plan:
+) -> PrefixPlan:
     """match: the best file for the prefix. going: the last hashes of prefixes that are being read or saved. owner: of
     the request, if several owners use the engine."""
     blocks = len(prefix)
     if not slots or blocks * costs.read < LONG_SECONDS or costs.copy * GAIN > costs.read:
-        return Plan("none")
+        return PrefixPlan("none")
     if prefix[-1] in going:
-        return Plan("wait")
+        return PrefixPlan("wait")
     if match is not None and match.blocks == blocks:
-        return Plan("ready")
+        return PrefixPlan("ready")
     holding = [
         slot for slot in slots if slot.idle and owner in (None, slot.owner) and shared(slot.chain, prefix) == blocks
     ]
     if holding:
-        return Plan("save", min(holding, key=lambda slot: len(slot.chain)))
-    return Plan("read")
+        return PrefixPlan("save", min(holding, key=lambda slot: len(slot.chain)))
+    return PrefixPlan("read")
 
 
 class PrefixReader:
@@ -83,8 +83,8 @@ class PrefixReader:
 
     def __init__(
         self,
-        decide: Callable[[Chain, str, Collection[bytes]], Plan],
-        carry_out: Callable[[SlotServer, Plan, str, Chain, str], Coroutine[object, object, None]],
+        decide: Callable[[Chain, str, Collection[bytes]], PrefixPlan],
+        carry_out: Callable[[SlotServer, PrefixPlan, str, Chain, str], Coroutine[object, object, None]],
         background: Background,
         speed: ReadingSpeed,
     ) -> None:

@@ -35,7 +35,7 @@ class Build(Struct, frozen=True):
     facts: object
 
 
-class Reading(Struct, frozen=True):
+class PromptReading(Struct, frozen=True):
     """tokens: of the whole text. read: those that weren't cached, in so many seconds."""
 
     tokens: int
@@ -58,7 +58,7 @@ class SlotServer(Protocol):
         """Reads a file into a slot; returns its tokens."""
         ...
 
-    async def read(self, slot: int, prompt: str, *, reuse: bool) -> Reading:
+    async def read(self, slot: int, prompt: str, *, reuse: bool) -> PromptReading:
         """Reads a prompt into a slot and writes nothing. reuse: of what the slot holds."""
         ...
 
@@ -71,7 +71,7 @@ class SlotServer(Protocol):
         ...
 
 
-class Place(Protocol):
+class PromptPlace(Protocol):
     """A request's place in an engine; see `gateway.prompts.turn.Turn`."""
 
     chain: Chain
@@ -105,7 +105,7 @@ class Placing(Protocol):
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
         tell: Tell = ignore,
-    ) -> Place | None:
+    ) -> PromptPlace | None:
         """See `LivePrompts.place`."""
         ...
 
@@ -113,7 +113,7 @@ class Placing(Protocol):
         """See `LivePrompts.apart`."""
         ...
 
-    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:
         """See `LivePrompts.anywhere`."""
         ...
 

@@ -135,7 +135,7 @@ class Hosted(Struct, frozen=True):
     prompt: str
 
 
-class Choice(Struct, frozen=True):
+class SlotChoice(Struct, frozen=True):
     """slot: None leaves the choice to the engine. rescue: save what the slot holds first. restore: into the slot."""
 
     slot: Slot | None = None
@@ -160,7 +160,7 @@ def choose(
     match: Match | None,
     least: int,
     owner: str | None = None,
-) -> Choice:
+) -> SlotChoice:
     """The slot in which a request with the prompt `chain` loses least and gains most.
 
     match: the best saved prompt. least: blocks that are worth a file. owner: whose prompt it is, if several owners use
@@ -168,7 +168,7 @@ def choose(
     """
     idle = [slot for slot in slots if slot.idle]
     if not idle:
-        return Choice()
+        return SlotChoice()
     live = max(idle, key=lambda slot: (shared(slot.chain, chain), -len(slot.chain), -slot.used))
     in_slot = shared(live.chain, chain) if owner in (None, live.owner) else 0
     in_cache = max((shared(each.chain, chain) for each in hosted), default=0)
@@ -180,21 +180,21 @@ def choose(
     if owner is not None and not in_slot:
         return _into(least_lost(idle, slots, owner), chain, least)
     if in_cache > in_slot:
-        return Choice()
+        return SlotChoice()
     if live.loses(chain) >= least:
         # The request shares a prefix with another conversation, such as its tools: leave that one alone if possible.
         other = least_lost(idle, slots, owner)
         if not other.chain and (on_disk >= in_slot or in_slot < least):
-            return Choice(other, restore=match.saved if match is not None and on_disk >= least else None)
+            return SlotChoice(other, restore=match.saved if match is not None and on_disk >= least else None)
         if in_slot < least:
             return _into(other, chain, least)
     return _into(live, chain, least)
 
 
-def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) -> Choice:
+def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) -> SlotChoice:
     # A restored file replaces the slot's whole contents.
     lost = len(slot.chain) if restore is not None else slot.loses(chain)
-    return Choice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
+    return SlotChoice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
 
 
 def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
@@ -207,16 +207,16 @@ def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
     return max(empty, key=lambda slot: (shared(slot.short, short), -slot.used), default=None)
 
 
-def spare_of(slots: Sequence[Slot], short: Chain, owner: str) -> Choice:
+def spare_of(slots: Sequence[Slot], short: Chain, owner: str) -> SlotChoice:
     """Like `spare`, for an engine that several owners use: takes another's slot rather than leave the choice to it."""
     idle = [slot for slot in slots if slot.idle]
     if not idle:
-        return Choice()
+        return SlotChoice()
     own = [slot for slot in idle if slot.owner == owner and not slot.chain and shared(slot.short, short)]
     if own:
-        return Choice(max(own, key=lambda slot: shared(slot.short, short)))
+        return SlotChoice(max(own, key=lambda slot: shared(slot.short, short)))
     other = least_lost(idle, slots, owner)
-    return Choice(other, rescue=bool(other.unsaved))
+    return SlotChoice(other, rescue=bool(other.unsaved))
 
 
 def least_lost(idle: Sequence[Slot], slots: Sequence[Slot] = (), owner: str | None = None) -> Slot:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from gateway.prompts.blocks import Chain
-from gateway.prompts.protocols import Reading
+from gateway.prompts.protocols import PromptReading
 from gateway.prompts.slots import tokens_of, worth
 
 FAST_SECONDS_PER_TOKEN = 0.0002
@@ -47,7 +47,7 @@ class ReadingSpeed:
         """Others of the model's engines have read like this."""
         self.assumed = seconds_per_token
 
-    def read(self, reading: Reading) -> None:
+    def read(self, reading: PromptReading) -> None:
         """The engine has read a prompt by itself."""
         if reading.read >= RATE_TOKENS and reading.seconds > 0:
             self.measured = reading.seconds / reading.read

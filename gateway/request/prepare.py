@@ -50,7 +50,7 @@ ToolsIn = Literal["template", "system", "both"]
 them and our system message explains how and when to call them."""
 
 
-class Settings(Struct, frozen=True, eq=False):
+class RequestSettings(Struct, frozen=True, eq=False):
     """The settings of config.yaml for a model's requests.
 
     defaults: fields for requests that leave them out. strip: fields that callers may not set. force: fields that we
@@ -132,7 +132,7 @@ tools, the probability that Qwen2.5-Coder begins a call falls to 0 with them, wh
 them it calls."""
 
 
-class Capabilities(Struct, frozen=True, eq=False):
+class ModelCapabilities(Struct, frozen=True, eq=False):
     """What a model can do behind its engine.
 
     reader: the format in which we read its answers. dialect: the format in which it writes calls, even if the engine
@@ -159,7 +159,7 @@ class Capabilities(Struct, frozen=True, eq=False):
     opens_escaped: bool = False
     unread: bool = False
 
-    def without_examples(self) -> Capabilities:
+    def without_examples(self) -> ModelCapabilities:
         """The same where they can't stand. The model's threshold was fitted with them, so that it goes, too."""
         return replaced(self, examples=(), threshold=None if self.threshold is None else NEVER)
 
@@ -224,7 +224,7 @@ class TermsCache:
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], Terms] = {}
 
-    def get(self, request: ChatRequest, can: Capabilities) -> Terms | None:
+    def get(self, request: ChatRequest, can: ModelCapabilities) -> Terms | None:
         """None if `work_out` has to find them."""
         if request.plain and can.control_tokens is None:
             return Terms(can.reader)
@@ -232,7 +232,7 @@ class TermsCache:
             return self._kept.get(_key(request, can))
         return self._kept.get((can, request.tools, request.parallel_tool_calls))
 
-    def keep(self, request: ChatRequest, can: Capabilities, terms: Terms) -> None:
+    def keep(self, request: ChatRequest, can: ModelCapabilities, terms: Terms) -> None:
         """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
         key = _key(request, can)
         if sum(len(part) for part in key if isinstance(part, bytes)) <= MAX_KEPT_BYTES:
@@ -241,7 +241,7 @@ class TermsCache:
                 del self._kept[next(iter(self._kept))]
 
 
-def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
+def _key(request: ChatRequest, can: ModelCapabilities) -> tuple[object, ...]:
     """Everything that terms depend on, for one model."""
     if request.tool_choice is None and request.response_format is None:
         return can, request.tools, request.parallel_tool_calls
@@ -250,12 +250,12 @@ def _key(request: ChatRequest, can: Capabilities) -> tuple[object, ...]:
     return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format), request.by_format
 
 
-def blocks(request: ChatRequest, can: Capabilities) -> bool:
-    """Whether `work_out` may call `Settings.write`, which blocks."""
+def blocks(request: ChatRequest, can: ModelCapabilities) -> bool:
+    """Whether `work_out` may call `RequestSettings.write`, which blocks."""
     return request.constrained or (request.tools is not None and can.notation is not None)
 
 
-def prepare(request: ChatRequest, settings: Settings, can: Capabilities, terms: Terms) -> Prepared:
+def prepare(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities, terms: Terms) -> Prepared:
     """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
     edits = settings.defaults or settings.strip or settings.force
     fields = settings.fields(request.fields) if edits else dict(request.fields)
@@ -299,7 +299,7 @@ def _after_result(fields: Mapping[str, Raw]) -> bool:
     return bool(messages) and messages[-1].get("role") == "tool"
 
 
-def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) -> dict[str, Raw]:
+def prepare_prompt(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields, **request.limit()}
     if can.control_tokens is not None:
@@ -326,7 +326,7 @@ def prepare_prompt(request: ChatRequest, settings: Settings, can: Capabilities) 
     return fields
 
 
-def _escaped_tools(tools: bytes, can: Capabilities) -> bytes:
+def _escaped_tools(tools: bytes, can: ModelCapabilities) -> bytes:
     return tools if can.control_tokens is None else can.control_tokens.escape(tools)
 
 
@@ -341,7 +341,7 @@ def _escape_fields(fields: dict[str, Raw], tokens: ControlTokens, *, broken: boo
     return {"control_tokens": found} if found else NOTHING
 
 
-def _edit_messages(fields: dict[str, Raw], terms: Terms, can: Capabilities, *, past: bool) -> Mapping[str, int]:
+def _edit_messages(fields: dict[str, Raw], terms: Terms, can: ModelCapabilities, *, past: bool) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (
         (past or bool(terms.examples)) and not terms.reader.untouched and not can.keeps_calls
@@ -371,7 +371,7 @@ def forced_call(think: tuple[tuple[str, str], ...]) -> FormatSpec:
     return FormatSpec("forced_call", dialect="json", think=think)
 
 
-def _by_format(request: ChatRequest, wanted: Constraint | None, settings: Settings) -> Mapping[str, Raw]:
+def _by_format(request: ChatRequest, wanted: Constraint | None, settings: RequestSettings) -> Mapping[str, Raw]:
     """The field with which the engine is made to call, if that is the way; else {}."""
     if wanted is None or wanted.kind != "call" or not (settings.calls_by_format or request.by_format):
         return {}
@@ -395,7 +395,7 @@ def _without_the_rest(request: ChatRequest) -> ChatRequest:
     )
 
 
-def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Terms:
+def work_out(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities) -> Terms:
     """How to ask and how to read, from the tools and the constraint of a request.
 
     Raises ProviderInvalidRequest for constraints that the engine can't enforce.
@@ -441,7 +441,9 @@ def work_out(request: ChatRequest, settings: Settings, can: Capabilities) -> Ter
     return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
 
 
-def _replaced(request: ChatRequest, settings: Settings, by_format: Mapping[str, Raw], *, named: bool) -> dict[str, Raw]:
+def _replaced(
+    request: ChatRequest, settings: RequestSettings, by_format: Mapping[str, Raw], *, named: bool
+) -> dict[str, Raw]:
     """The fields about tools and schemas to send in place of the client's. named: also in place of a choice by name."""
     replace = request.limit()
     if named:
@@ -457,7 +459,7 @@ def _longer(json: bytes, size: int) -> bool:
     return len(json) > size and len(encode(decode(json))) > size
 
 
-def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, Any]]:
+def _examples(request: ChatRequest, can: ModelCapabilities) -> Sequence[Mapping[str, Any]]:
     """The turns that show when to call one of the request's tools."""
     if not can.examples or request.tools is None or request.tool_choice == "none":
         return ()
@@ -467,7 +469,7 @@ def _examples(request: ChatRequest, can: Capabilities) -> Sequence[Mapping[str, 
 
 def _show_tools(
     request: ChatRequest,
-    can: Capabilities,
+    can: ModelCapabilities,
     reader: FormatSpec,
     replace: dict[str, Raw],
     system: list[str],
@@ -500,8 +502,8 @@ def _raw_text(
     request: ChatRequest,
     wanted: Constraint | None,
     method: Method | None,
-    settings: Settings,
-    can: Capabilities,
+    settings: RequestSettings,
+    can: ModelCapabilities,
     reader: FormatSpec,
 ) -> RawText | None:
     """How to ask for the unread text; None if nothing in it is ours to read, or a constraint has no grammar."""
@@ -514,7 +516,7 @@ def _raw_text(
     )
 
 
-def _method(wanted: Constraint | None, settings: Settings) -> Method | None:
+def _method(wanted: Constraint | None, settings: RequestSettings) -> Method | None:
     if wanted is None:
         return None
     if settings.engine_enforces:

@@ -21,7 +21,7 @@ EVERY_SECONDS = 1.0
 KEEP_ALIVE = "keep-alive"
 
 
-class Stream(Protocol):
+class StreamClient(Protocol):
     """The client of a stream. wrote: each write sets it, KeepAlive clears it."""
 
     wrote: bool
@@ -56,7 +56,7 @@ class KeepAlive:
 
     def __init__(
         self,
-        client: Stream,
+        client: StreamClient,
         progress: Callable[[], str],
         *,
         progress_after: float,

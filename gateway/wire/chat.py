@@ -572,7 +572,7 @@ class Choice(Struct, gc=False):
     logprobs: Logprobs | None = None
 
 
-class Answer(Struct, gc=False):
+class WholeAnswer(Struct, gc=False):
     """The fields of a whole answer that decide whether the gateway must change it."""
 
     id: Annotated[str, Meta(min_length=1)]
@@ -585,4 +585,4 @@ class Answer(Struct, gc=False):
     error: Any = None
 
 
-decode_answer = msgspec.json.Decoder(Answer).decode
+decode_answer = msgspec.json.Decoder(WholeAnswer).decode

@@ -179,7 +179,7 @@ def _invalid(param: str, message: str) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(f"{param}: {message}", param=param)
 
 
-class Reader:
+class CompletionReader:
     """Turns an engine's answer to one part, whole or chunk by chunk, into the client's."""
 
     def __init__(self, part: Part, logprobs: int | None, model: str = "") -> None:

@@ -31,7 +31,7 @@ def wanted(fields: dict[str, Raw]) -> int | None:
     return msgspec.json.decode(top, type=int)
 
 
-class Logprobs(Fixup):
+class LogprobsFixup(Fixup):
     """Gives each token of an answer as many others as were asked for, and the fields that clients expect.
 
     inner: the engine's own fixup, which goes first.

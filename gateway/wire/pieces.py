@@ -17,14 +17,14 @@ from gateway.errors import ProviderInvalidResponse
 from gateway.wire.lenient import BROKEN, LenientReader
 
 
-class Text(Struct, frozen=True):
+class TextPiece(Struct, frozen=True):
     """logprobs: these tokens' entries of OpenAI's `logprobs.content`."""
 
     text: str
     logprobs: list[Any] = []
 
 
-class Reasoning(Struct, frozen=True):
+class ReasoningPiece(Struct, frozen=True):
     text: str
 
 
@@ -48,7 +48,7 @@ class End(Struct, frozen=True):
     stop: str | None = None
 
 
-class Usage(Struct, frozen=True):
+class UsagePiece(Struct, frozen=True):
     """Token counts. `prompt` includes `cached`, `completion` includes `reasoning`.
 
     prompt_seconds, completion_seconds: the engine's own timings, if it reports them.
@@ -68,7 +68,7 @@ class Warned(Struct, frozen=True):
     warnings: list[dict[str, str]]
 
 
-Piece = Text | Reasoning | CallStart | CallArguments | End | Usage | Warned
+Piece = TextPiece | ReasoningPiece | CallStart | CallArguments | End | UsagePiece | Warned
 
 
 class _Function(Struct):
@@ -189,10 +189,10 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
     message = choice.delta or choice.message
     if message is not None:
         if reasoning := message.reasoning_content or message.reasoning:
-            yield Reasoning(reasoning)
+            yield ReasoningPiece(reasoning)
         logprobs = choice.logprobs.entries() if choice.logprobs is not None else []
         if message.content or logprobs:
-            yield Text(message.content or "", logprobs)
+            yield TextPiece(message.content or "", logprobs)
         for position, call in enumerate(message.tool_calls or ()):
             index = position if call.index is None else call.index
             function = call.function or _Function()
@@ -202,15 +202,15 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
                 yield CallArguments(index, function.arguments)
     elif choice.text:
         # a text completion
-        yield Text(choice.text, choice.logprobs.entries() if choice.logprobs is not None else [])
+        yield TextPiece(choice.text, choice.logprobs.entries() if choice.logprobs is not None else [])
     if choice.finish_reason is not None:
         told = (choice.stop_reason, choice.matched_stop, choice.stop_str)
         yield End(choice.finish_reason, next((stop for stop in told if isinstance(stop, str) and stop), None))
 
 
-def _of_usage(usage: _Usage, took: dict[str, Any]) -> Usage:
+def _of_usage(usage: _Usage, took: dict[str, Any]) -> UsagePiece:
     prompt, completion = usage.prompt_tokens_details, usage.completion_tokens_details
-    return Usage(
+    return UsagePiece(
         usage.prompt_tokens or 0,
         usage.completion_tokens or 0,
         (prompt and prompt.cached_tokens) or 0,

@@ -8,9 +8,9 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.wire.completions import CreateCompletion, Reader
+from gateway.wire.completions import CompletionReader, CreateCompletion
 from gateway.wire.engine import Fixup
-from gateway.wire.logprobs import Logprobs
+from gateway.wire.logprobs import LogprobsFixup
 from tests.gateway.double import Exchange, Json, chunk, completion
 from tests.gateway.running import running
 from tests.patience import PATIENCE
@@ -215,7 +215,7 @@ def test_the_engine_s_own_fixup_goes_first() -> None:
     for read in ("answer", "chunk"):
         inner = Inner()
         inner.warnings = [{"code": "c", "text": "t"}]
-        fixup = Logprobs(0, inner)
+        fixup = LogprobsFixup(0, inner)
         body: Json = {"choices": [{}]}
         getattr(fixup, read)(body)
         assert body == {"choices": [{"logprobs": {"content": [entry("a", bytes=[97])], "refusal": None}}]}
@@ -227,7 +227,7 @@ def test_the_engine_s_own_fixup_goes_first() -> None:
 )
 def test_what_has_none_stays(choice: Any) -> None:
     body: Json = {"choices": [choice]}
-    Logprobs(0, None).answer(body)
+    LogprobsFixup(0, None).answer(body)
     assert body == {"choices": [choice]}
 
 
@@ -238,4 +238,7 @@ def test_a_completion_of_another_server_has_none_if_none_were_asked_for() -> Non
         wanted = CreateCompletion.parse(json.dumps({"prompt": "x", "logprobs": top}).encode())
         (part,) = wanted.parts("openai")
         assert json.loads(bytes(part.fields["logprobs"])) == 1
-        assert Reader(part, top).read(payload)["choices"][0]["logprobs"] == {**logprobs, "top_logprobs": others}
+        assert CompletionReader(part, top).read(payload)["choices"][0]["logprobs"] == {
+            **logprobs,
+            "top_logprobs": others,
+        }

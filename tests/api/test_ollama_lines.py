@@ -8,7 +8,7 @@ import pytest
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.features.ollama.wire.answer import LineEncoder
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 
 def encoder(*times: float, generate: bool = False) -> LineEncoder:
@@ -26,7 +26,7 @@ def encoder(*times: float, generate: bool = False) -> LineEncoder:
 def test_the_first_piece_divides_prompt_from_completion() -> None:
     # The clock is asked for the first piece, then for the date of each line.
     lines = encoder(101.0, 101.0, 103.0)
-    lines.feed([Text("Hello")])
+    lines.feed([TextPiece("Hello")])
     last = lines.finish()[-1]
     assert (last["total_duration"], last["load_duration"]) == (3_000_000_000, 0)
     assert (last["prompt_eval_duration"], last["eval_duration"]) == (1_000_000_000, 2_000_000_000)
@@ -34,7 +34,7 @@ def test_the_first_piece_divides_prompt_from_completion() -> None:
 
 def test_the_engine_s_own_durations_count() -> None:
     lines = encoder(101.0)
-    lines.feed([Text("Hello"), Usage(prompt=3, completion=4, prompt_seconds=0.25, completion_seconds=0.5)])
+    lines.feed([TextPiece("Hello"), UsagePiece(prompt=3, completion=4, prompt_seconds=0.25, completion_seconds=0.5)])
     last = lines.finish()[-1]
     assert (last["prompt_eval_count"], last["eval_count"]) == (3, 4)
     assert (last["prompt_eval_duration"], last["eval_duration"]) == (250_000_000, 500_000_000)
@@ -48,7 +48,7 @@ def test_an_answer_without_pieces_took_no_time_to_write() -> None:
 
 def test_a_clock_that_is_set_back_gives_no_negative_duration() -> None:
     lines = encoder(90.0)
-    lines.feed([Text("Hello")])
+    lines.feed([TextPiece("Hello")])
     last = lines.finish()[-1]
     assert (last["total_duration"], last["prompt_eval_duration"], last["eval_duration"]) == (0, 0, 0)
 
@@ -59,7 +59,7 @@ def test_a_clock_that_is_set_back_gives_no_negative_duration() -> None:
 )
 def test_a_limit_is_told(reason: str, told: str) -> None:
     lines = encoder(101.0)
-    lines.feed([Text("Hello"), End(reason)])
+    lines.feed([TextPiece("Hello"), End(reason)])
     assert lines.finish()[-1]["done_reason"] == told
 
 
@@ -74,14 +74,14 @@ def test_a_chat_is_the_default() -> None:
 
 
 PIECES: list[Piece] = [
-    Reasoning("Hm."),
-    Text("So"),
-    Text(""),
+    ReasoningPiece("Hm."),
+    TextPiece("So"),
+    TextPiece(""),
     CallStart(0, "a", "now"),
     CallArguments(0, '{"n"'),
     CallArguments(0, ": 1}"),
     CallStart(1, "b", "later"),
-    Text("!"),
+    TextPiece("!"),
     CallArguments(1, "{}"),
 ]
 
@@ -131,7 +131,11 @@ LAST = {
     "eval_count": 4,
     "eval_duration": 500_000_000,
 }
-SAID: list[Piece] = [Reasoning("Hm."), Text("So"), Usage(3, 4, prompt_seconds=0.25, completion_seconds=0.5)]
+SAID: list[Piece] = [
+    ReasoningPiece("Hm."),
+    TextPiece("So"),
+    UsagePiece(3, 4, prompt_seconds=0.25, completion_seconds=0.5),
+]
 
 
 @pytest.mark.parametrize("generate", [False, True], ids=["chat", "generate"])
@@ -151,7 +155,7 @@ def test_every_field_of_every_line(generate: bool) -> None:
 
 def test_a_generated_answer_without_thinking_has_none() -> None:
     lines = encoder(101.0, generate=True)
-    whole = lines.whole([*lines.feed([Text("S"), Text("o")]), *lines.finish()])
+    whole = lines.whole([*lines.feed([TextPiece("S"), TextPiece("o")]), *lines.finish()])
     assert whole["response"] == "So"
     assert "thinking" not in whole
 
@@ -167,7 +171,7 @@ def test_a_call_that_the_limit_cut_is_left_out() -> None:
 def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
     lines = encoder(101.0)
     lines.feed([CallStart(0, "a", "now"), CallStart(1, "b", "later")])
-    assert lines.feed([CallArguments(0, "{}"), CallArguments(1, '{"n":1}'), Usage(3, 4)]) == []
+    assert lines.feed([CallArguments(0, "{}"), CallArguments(1, '{"n":1}'), UsagePiece(3, 4)]) == []
     call, last = lines.finish()
     assert call["message"]["tool_calls"] == [
         {"id": "b", "function": {"index": 1, "name": "later", "arguments": {"n": 1}}}

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage, pieces
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece, pieces
 
 Json = dict[str, Any]
 
@@ -20,15 +20,15 @@ def function(**fields: Any) -> Json:
 
 
 OF_CHOICES: dict[str, tuple[Json, list[Piece]]] = {
-    "text": ({"delta": {"content": "Hi"}}, [Text("Hi")]),
+    "text": ({"delta": {"content": "Hi"}}, [TextPiece("Hi")]),
     "no text": ({"delta": {"content": ""}}, []),
     "nulls": ({"delta": {"content": None, "tool_calls": None, "reasoning": None}, "logprobs": None}, []),
-    "text with logprobs": ({"delta": {"content": "a"}, "logprobs": {"content": [ENTRY]}}, [Text("a", [ENTRY])]),
-    "logprobs alone": ({"delta": {}, "logprobs": {"content": [ENTRY]}}, [Text("", [ENTRY])]),
-    "no logprobs after all": ({"delta": {"content": "a"}, "logprobs": {"content": None}}, [Text("a")]),
-    "reasoning": ({"delta": {"reasoning_content": "hm"}}, [Reasoning("hm")]),
-    "reasoning by its other name": ({"delta": {"reasoning": "hm"}}, [Reasoning("hm")]),
-    "reasoning before text": ({"delta": {"content": "Hi", "reasoning": "hm"}}, [Reasoning("hm"), Text("Hi")]),
+    "text with logprobs": ({"delta": {"content": "a"}, "logprobs": {"content": [ENTRY]}}, [TextPiece("a", [ENTRY])]),
+    "logprobs alone": ({"delta": {}, "logprobs": {"content": [ENTRY]}}, [TextPiece("", [ENTRY])]),
+    "no logprobs after all": ({"delta": {"content": "a"}, "logprobs": {"content": None}}, [TextPiece("a")]),
+    "reasoning": ({"delta": {"reasoning_content": "hm"}}, [ReasoningPiece("hm")]),
+    "reasoning by its other name": ({"delta": {"reasoning": "hm"}}, [ReasoningPiece("hm")]),
+    "reasoning before text": ({"delta": {"content": "Hi", "reasoning": "hm"}}, [ReasoningPiece("hm"), TextPiece("Hi")]),
     "a call begins": (
         {"delta": {"tool_calls": [{"index": 2, "id": "c", **function(name="f", arguments="")}]}},
         [CallStart(2, "c", "f")],
@@ -42,8 +42,11 @@ OF_CHOICES: dict[str, tuple[Json, list[Piece]]] = {
     "the end": ({"delta": {}, "finish_reason": "length"}, [End("length")]),
     "the end at a sequence": ({"delta": {}, "finish_reason": "stop", "stop_reason": "##"}, [End("stop", "##")]),
     "the end at a token": ({"delta": {}, "finish_reason": "stop", "stop_reason": 2}, [End("stop")]),
-    "the end behind the text": ({"message": {"content": "Hi"}, "finish_reason": "stop"}, [Text("Hi"), End("stop")]),
-    "a text completion": ({"text": "Hi", "finish_reason": None}, [Text("Hi")]),
+    "the end behind the text": (
+        {"message": {"content": "Hi"}, "finish_reason": "stop"},
+        [TextPiece("Hi"), End("stop")],
+    ),
+    "a text completion": ({"text": "Hi", "finish_reason": None}, [TextPiece("Hi")]),
     "another choice": ({"index": 1, "delta": {"content": "Hi"}, "finish_reason": "stop"}, []),
 }
 
@@ -57,8 +60,8 @@ def test_choices(name: str) -> None:
 COUNTS: Json = {"prompt_tokens": 11, "completion_tokens": 7}
 OF_USAGE: dict[str, tuple[Json, list[Piece]]] = {
     "none": ({"usage": None, "timings": {"prompt_ms": 1}}, []),
-    "counts": ({"usage": COUNTS}, [Usage(11, 7)]),
-    "empty": ({"usage": {}}, [Usage()]),
+    "counts": ({"usage": COUNTS}, [UsagePiece(11, 7)]),
+    "empty": ({"usage": {}}, [UsagePiece()]),
     "details": (
         {
             "usage": {
@@ -67,18 +70,18 @@ OF_USAGE: dict[str, tuple[Json, list[Piece]]] = {
                 "completion_tokens_details": {"reasoning_tokens": 3},
             }
         },
-        [Usage(11, 7, cached=4, reasoning=3)],
+        [UsagePiece(11, 7, cached=4, reasoning=3)],
     ),
     "details without numbers": (
         {"usage": {**COUNTS, "prompt_tokens_details": {}, "completion_tokens_details": {"reasoning_tokens": None}}},
-        [Usage(11, 7)],
+        [UsagePiece(11, 7)],
     ),
     "times": (
         {"usage": COUNTS, "timings": {"prompt_ms": 500, "predicted_ms": 2500.0}},
-        [Usage(11, 7, prompt_seconds=0.5, completion_seconds=2.5)],
+        [UsagePiece(11, 7, prompt_seconds=0.5, completion_seconds=2.5)],
     ),
-    "times of another kind": ({"usage": COUNTS, "timings": {"prompt_ms": "fast"}}, [Usage(11, 7)]),
-    "no times": ({"usage": COUNTS, "timings": ["x"]}, [Usage(11, 7)]),
+    "times of another kind": ({"usage": COUNTS, "timings": {"prompt_ms": "fast"}}, [UsagePiece(11, 7)]),
+    "no times": ({"usage": COUNTS, "timings": ["x"]}, [UsagePiece(11, 7)]),
 }
 
 

@@ -18,7 +18,7 @@ from benchmarks.accuracy import Estimate, Figures, Needless, Options, Row, Share
 from benchmarks.harness import weights
 from benchmarks.harness.ways import Loaded, NotMeasured, Served, Way, create_in_ollama
 from gateway.features.evaluation.model_test import commands, fake, run
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import Case, Suite
 
 Json = dict[str, Any]
@@ -50,7 +50,7 @@ class Server:
                 name = tools[0]["function"]["name"] if tools and server.calls else None
                 calls = (RawCall(name, "{}", "call_1"),) if name else ()
                 finish = "tool_calls" if calls else "stop"
-                answer = Answer("" if calls else "Hello.", calls=calls, finish=finish)
+                answer = ModelAnswer("" if calls else "Hello.", calls=calls, finish=finish)
                 if body["stream"]:
                     events = [f"data: {json.dumps(chunk)}\n\n" for chunk in fake.chunks(answer, model.name)]
                     self.reply("text/event-stream", "".join([*events, "data: [DONE]\n\n"]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.choice import MAX_PREFIXES, MOST_LOOKS, SLACK, UNKNOWN, Choice, Server
+from gateway.backends.choice import MAX_PREFIXES, MOST_LOOKS, SLACK, UNKNOWN, BalancedServer, ServerChoice
 
 ACTIONS = st.lists(
     st.one_of(
@@ -20,11 +20,11 @@ ACTIONS = st.lists(
 )
 
 
-def worth(server: Server, prefixes: list[int]) -> int:
+def worth(server: BalancedServer, prefixes: list[int]) -> int:
     return next((at for at in range(len(prefixes), 0, -1) if prefixes[at - 1] in server.prefixes), 0)
 
 
-def expected(present: list[Server], prefixes: list[int]) -> tuple[bool, int, int] | None:
+def expected(present: list[BalancedServer], prefixes: list[int]) -> tuple[bool, int, int] | None:
     """Health, worth and load of the best server."""
     left = [server for server in present if server.healthy] or present
     if not left:
@@ -40,14 +40,14 @@ def expected(present: list[Server], prefixes: list[int]) -> tuple[bool, int, int
 
 @given(ACTIONS, st.sampled_from((1, 2, UNKNOWN)))
 def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, object, int]], slots: int) -> None:
-    servers = [Server() for _ in range(6)]
+    servers = [BalancedServer() for _ in range(6)]
     for server in servers:
         server.slots = slots
     present = servers[:3]
-    choice: Choice[Server] = Choice()
+    choice: ServerChoice[BalancedServer] = ServerChoice()
     for server in present:
         choice.add(server)
-    asked: list[Server] = []
+    asked: list[BalancedServer] = []
     for kind, value, _ in actions:
         if kind == "ask":
             assert isinstance(value, list)
@@ -77,9 +77,9 @@ def test_it_chooses_as_a_look_at_every_server_does(actions: list[tuple[str, obje
 
 
 def test_a_full_server_is_asked_for_what_it_has_read_only_if_all_are_full() -> None:
-    home, other = Server(), Server()
+    home, other = BalancedServer(), BalancedServer()
     home.slots = other.slots = 1
-    choice: Choice[Server] = Choice()
+    choice: ServerChoice[BalancedServer] = ServerChoice()
     for server in (home, other):
         choice.add(server)
     choice.remember(home, [1])
@@ -90,13 +90,13 @@ def test_a_full_server_is_asked_for_what_it_has_read_only_if_all_are_full() -> N
 
 
 def test_it_never_picks_one_that_was_tried() -> None:
-    choice: Choice[Server] = Choice()
-    servers = [Server() for _ in range(5)]
+    choice: ServerChoice[BalancedServer] = ServerChoice()
+    servers = [BalancedServer() for _ in range(5)]
     for server in servers:
         choice.add(server)
     choice.remember(servers[2], [1])
     choice.judge(servers[4], healthy=False)
-    tried: list[Server] = []
+    tried: list[BalancedServer] = []
     while (picked := choice.pick([1], tried)) is not None:
         assert picked not in tried
         tried.append(picked)
@@ -106,8 +106,8 @@ def test_it_never_picks_one_that_was_tried() -> None:
 
 
 def test_it_remembers_no_more_than_it_may() -> None:
-    choice: Choice[Server] = Choice()
-    server = Server()
+    choice: ServerChoice[BalancedServer] = ServerChoice()
+    server = BalancedServer()
     choice.add(server)
     choice.remember(server, range(2 * MAX_PREFIXES))
     assert len(server.prefixes) == len(choice._holders) == MAX_PREFIXES
@@ -116,8 +116,8 @@ def test_it_remembers_no_more_than_it_may() -> None:
 
 
 def test_a_prefix_that_all_hold_costs_few_looks() -> None:
-    choice: Choice[Server] = Choice()
-    servers = [Server() for _ in range(20 * MOST_LOOKS)]
+    choice: ServerChoice[BalancedServer] = ServerChoice()
+    servers = [BalancedServer() for _ in range(20 * MOST_LOOKS)]
     for server in servers:
         choice.add(server)
         choice.remember(server, [1])

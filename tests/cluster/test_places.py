@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import Prompts
-from gateway.features.cluster.prompts import NoPlaces, Places, PlaceServer, Rate, RemoteTurn
+from gateway.features.cluster.prompts import ClusterPlaces, NoPlaces, PlaceServer, Rate, RemoteTurn
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.saved import SavedPrompts
 from tests.patience import PATIENCE
@@ -28,14 +28,14 @@ class Engine:
         self.server = PlaceServer(self.live, self.slots, "key")
         self.port = 0
         self.rate = Rate()
-        self._gateways: list[Places] = []
+        self._gateways: list[ClusterPlaces] = []
 
     async def start(self) -> None:
         await self.live.know(self.slots)
         self.port = await self.server.start("127.0.0.1", None)
 
-    async def gateway(self, key: str = "key") -> Places:
-        made = Places("127.0.0.1", self.port, None, key, lambda: SETTINGS, self.rate)
+    async def gateway(self, key: str = "key") -> ClusterPlaces:
+        made = ClusterPlaces("127.0.0.1", self.port, None, key, lambda: SETTINGS, self.rate)
         self._gateways.append(made)
         async with asyncio.timeout(PATIENCE):
             await made.connected.wait()
@@ -64,7 +64,7 @@ async def engine(tmp_path: Path) -> AsyncIterator[Engine]:
     await made.close()
 
 
-async def placed(engine: Engine, places: Places, prompt: str, owner: str = "") -> RemoteTurn:
+async def placed(engine: Engine, places: ClusterPlaces, prompt: str, owner: str = "") -> RemoteTurn:
     async with asyncio.timeout(PATIENCE):
         turn = await places.place(engine.slots, [prompt.encode()], rendering(prompt), private=False, owner=owner)
     assert isinstance(turn, RemoteTurn)

@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.completions import MOST, CreateCompletion, Reader
+from gateway.wire.completions import MOST, CompletionReader, CreateCompletion
 from tests.gateway.double import Exchange, answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
@@ -192,4 +192,4 @@ async def test_a_server_that_knows_echo_gets_it() -> None:
 def test_an_answer_that_is_none(body: bytes) -> None:
     (part,) = CreateCompletion.parse(b'{"prompt": "a"}').parts("openai")
     with pytest.raises(ProviderInvalidResponse, match="the engine's answer is not a completion"):
-        Reader(part, None).read(body)
+        CompletionReader(part, None).read(body)

@@ -14,7 +14,7 @@ import pytest
 from gateway.backends import Backend
 from gateway.config import Model, Residence
 from gateway.engines import memory, supervisor
-from gateway.engines.memory import Usage
+from gateway.engines.memory import ProcessUsage
 from gateway.engines.process import Process
 from gateway.engines.supervisor import PROGRESS_SECONDS, Supervisor
 from gateway.errors import ProviderUnavailable
@@ -73,9 +73,9 @@ class Scene(Backend):
     def kill(self) -> None:
         self.killed_at = self.now
 
-    def usage(self, pid: int) -> Usage | None:
+    def usage(self, pid: int) -> ProcessUsage | None:
         assert pid == self.pid
-        return Usage(1, 1, 1, self.signs["cpu"](self.now)) if "cpu" in self.signs else None
+        return ProcessUsage(1, 1, 1, self.signs["cpu"](self.now)) if "cpu" in self.signs else None
 
 
 async def watched(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> str | None:

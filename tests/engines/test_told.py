@@ -11,7 +11,7 @@ import pytest
 from gateway.config import Model, Runtime
 from gateway.engines import Engine
 from gateway.engines.failures import Failures
-from gateway.engines.memory import Footprint, Usage
+from gateway.engines.memory import Footprint, ProcessUsage
 from gateway.engines.snapshot import loaded
 from gateway.errors import ProviderModelNotLoaded
 from gateway.wire.chat import rank_of
@@ -37,7 +37,7 @@ async def test_how_much_of_a_starting_engine_is_loaded(
 ) -> None:
     engine = Engine(MODEL)
     engine.held = held
-    monkeypatch.setattr(engine.usage, "of", lambda pid: None if resident is None else Usage(resident, 0, 0, 0.0))
+    monkeypatch.setattr(engine.usage, "of", lambda pid: None if resident is None else ProcessUsage(resident, 0, 0, 0.0))
     assert loaded(engine) is None  # it is stopped
     engine.lifecycle.to("admit")
     assert loaded(engine) == part

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core import Gateway
-from gateway.request.prepare import Capabilities, Settings, prepare, work_out
+from gateway.request.prepare import ModelCapabilities, RequestSettings, prepare, work_out
 from gateway.request.repair_history import ID_LENGTH, repair_history
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
@@ -43,10 +43,10 @@ def healed(*messages: Json) -> tuple[list[Json], Json]:
     return repaired, dict(counts)
 
 
-SETTINGS = Settings.of(
+SETTINGS = RequestSettings.of(
     "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
 )
-HERMES = Capabilities(registry.get("hermes"), registry.get("hermes"))
+HERMES = ModelCapabilities(registry.get("hermes"), registry.get("hermes"))
 
 
 ARGUMENTS: dict[str, tuple[Any, Any]] = {

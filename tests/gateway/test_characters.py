@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.backends.collect import Collector
-from gateway.backends.ollama_chat import Chat
+from gateway.backends.ollama_chat import OllamaChat
 from gateway.wire.chat import decode
 from gateway.wire.lenient import (
     BROKEN,
@@ -77,7 +77,7 @@ def collected(field: str, parts: list[bytes], last: list[Json]) -> str:
 
 def as_lines(field: str, parts: list[bytes], last: list[Json]) -> str:
     name = {"content": "content", "reasoning_content": "thinking"}[field]
-    chat = Chat("m", usage=False)
+    chat = OllamaChat("m", usage=False)
     lines = [filled({"message": {name: SLOT}, "done": False}, part) for part in parts]
     payloads = [made for line in lines for made in chat.chunks(line)]
     payloads += chat.chunks(b'{"done":true}') if last else chat.broken_off({"done": True})

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.features.messages.wire.answer import MessageEncoder
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 from tests.api.asking import USAGE, USAGE_CHUNK, WEATHER, call, frames, said
 from tests.gateway.double import Json, Script, answers, chunk, completion, streams
 from tests.gateway.running import running
@@ -247,8 +247,15 @@ def test_arguments_that_are_no_json_are_left_out_only_if_the_limit_cut_them(reas
 def test_blocks_are_as_pieces_change() -> None:
     """Neighbouring pieces of one kind share a block; a call never does."""
     encoder = MessageEncoder("m", thinking=True)
-    said: list[Piece] = [Reasoning("H"), Reasoning("m."), Text("S"), Text(""), Text("o"), CallStart(0, "a", "f")]
-    encoder.feed([*said, CallStart(1, "b", "f"), Text("!"), Usage(prompt=9, completion=2, cached=4)])
+    said: list[Piece] = [
+        ReasoningPiece("H"),
+        ReasoningPiece("m."),
+        TextPiece("S"),
+        TextPiece(""),
+        TextPiece("o"),
+        CallStart(0, "a", "f"),
+    ]
+    encoder.feed([*said, CallStart(1, "b", "f"), TextPiece("!"), UsagePiece(prompt=9, completion=2, cached=4)])
     encoder.finish()
     first, *others = encoder.message["content"]
     assert (first["type"], first["thinking"]) == ("thinking", "Hm.")
@@ -274,5 +281,5 @@ def test_a_tier_has_anthropic_s_name(tier: str, named: str) -> None:
     assert "service_tier" not in encoder.message["usage"]
     encoder.name_tier(tier)
     assert encoder.message["usage"]["service_tier"] == named
-    encoder.feed([Usage(prompt=1)])
+    encoder.feed([UsagePiece(prompt=1)])
     assert encoder.message["usage"].items() >= {"service_tier": named, "input_tokens": 1}.items()

@@ -17,7 +17,7 @@ from gateway.observe.request_log import (
     OK,
     UNSETTLED,
     Histogram,
-    Repairs,
+    RepairNotes,
     RequestLog,
     Row,
     Stats,
@@ -106,9 +106,9 @@ def test_generated_counts_chunks_of_streams_and_tokens_of_whole_answers() -> Non
 
 
 def test_repairs_are_counted_by_kind() -> None:
-    unmarked = [row(repairs=Repairs(mended)) for mended in ("unmarked", "unmarked, schema")]
-    repairs = Repairs("schema", {"ids": 2}, ["calls_not_allowed", "calls_not_allowed"])
-    found = request_log(row(repairs=repairs), row(repairs=Repairs("lexical")), *unmarked, row()).stats("m")
+    unmarked = [row(repairs=RepairNotes(mended)) for mended in ("unmarked", "unmarked, schema")]
+    repairs = RepairNotes("schema", {"ids": 2}, ["calls_not_allowed", "calls_not_allowed"])
+    found = request_log(row(repairs=repairs), row(repairs=RepairNotes("lexical")), *unmarked, row()).stats("m")
     assert found.mended == {"schema": 2, "lexical": 1, "unmarked": 2}
     assert found.healed == {"ids": 2}
     assert found.warnings == {"calls_not_allowed": 2}

@@ -22,7 +22,7 @@ from gateway.config import Config, Model
 from gateway.core.gateway import Gateway
 from gateway.engines.request_queue import RequestQueue
 from gateway.errors import ProviderRateLimit
-from gateway.observe.shares import OWNER, Places, Tally, Workers, has_share, tenant
+from gateway.observe.shares import OWNER, Tally, TenantPlaces, Workers, has_share, tenant
 from gateway.schema.pool import THREADS, WAITING, Pool, Threads
 from gateway.server.keys import FILE, KeyFile
 from gateway.store import Store
@@ -227,7 +227,7 @@ def test_a_tally_counts_each_tenant() -> None:
 class Held:
     """Tasks that take a place each and keep it until they are told."""
 
-    def __init__(self, places: Places) -> None:
+    def __init__(self, places: TenantPlaces) -> None:
         self.begun: list[str] = []
         self._places = places
         self._gates: dict[str, asyncio.Event] = {}
@@ -264,7 +264,7 @@ class Held:
 
 
 async def test_places_are_taken_in_turns() -> None:
-    held = Held(Places(2))
+    held = Held(TenantPlaces(2))
     held.ask("a 1", "a 2", "a 3", "b 1", "b 2")
     assert await held.settle() == ["a 1", "b 1"]
     assert await held.end("b 1") == ["a 1", "b 1", "b 2"]
@@ -277,7 +277,7 @@ async def test_places_are_taken_in_turns() -> None:
 
 
 async def test_a_place_that_was_given_to_one_who_left_is_free() -> None:
-    held = Held(Places(1))
+    held = Held(TenantPlaces(1))
     held.ask("a 1", "b 1", "c 1")
     await held.settle()
     held._gates["a 1"].set()  # b's turn comes as b leaves

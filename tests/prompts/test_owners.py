@@ -12,7 +12,7 @@ from gateway.core import Gateway
 from gateway.prompts import live
 from gateway.prompts import prefixes as prefixes_read
 from gateway.prompts.blocks import chain, chain_of
-from gateway.prompts.slots import MANY, SHORT_BLOCK_BYTES, Choice, Owners, Slot, choose, spare_of
+from gateway.prompts.slots import MANY, SHORT_BLOCK_BYTES, Owners, Slot, SlotChoice, choose, spare_of
 from tests.engines.conftest import mlx_model, mlx_python
 from tests.prompts.chains import WORTH, A, B, C, saved
 from tests.prompts.conftest import LEAST_CACHED, LONG, WINDOW, Open, Said, Shop, talk
@@ -51,7 +51,7 @@ CHOICES: list[tuple[str, list[tuple[str | None, str]], str, int, bool]] = [
 )
 def test_the_slot_of_a_prompt(slots: list[tuple[str | None, str]], prompt: str, number: int, rescue: bool) -> None:
     made = held(*slots)
-    assert choose(made, [], chain(prompt, "b"), None, WORTH, "b") == Choice(made[number], rescue=rescue)
+    assert choose(made, [], chain(prompt, "b"), None, WORTH, "b") == SlotChoice(made[number], rescue=rescue)
 
 
 @pytest.mark.parametrize(
@@ -66,10 +66,12 @@ def test_the_slot_of_a_prompt(slots: list[tuple[str | None, str]], prompt: str, 
 )
 def test_the_slot_of_a_short_text(slots: list[tuple[str | None, str]], text: str, number: int, rescue: bool) -> None:
     made = held(*slots)
-    assert spare_of(made, chain_of(text.encode(), SHORT_BLOCK_BYTES, "b"), "b") == Choice(made[number], rescue=rescue)
+    assert spare_of(made, chain_of(text.encode(), SHORT_BLOCK_BYTES, "b"), "b") == SlotChoice(
+        made[number], rescue=rescue
+    )
     for slot in made:
         slot.busy = 1
-    assert spare_of(made, (), "b") == Choice()
+    assert spare_of(made, (), "b") == SlotChoice()
 
 
 def test_a_file_is_its_owners() -> None:

@@ -16,8 +16,8 @@ from gateway.prompts.blocks import Chain, chain
 from gateway.prompts.index import DAY, PINNED_SECONDS, Match, best, excess, superseded
 from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first
 from gateway.prompts.live import LivePrompts
-from gateway.prompts.prefixes import Costs, Plan, plan
-from gateway.prompts.protocols import Reading, SlotServer
+from gateway.prompts.prefixes import Costs, PrefixPlan, plan
+from gateway.prompts.protocols import PromptReading, SlotServer
 from gateway.prompts.saver import STOP_SECONDS
 from gateway.prompts.slots import MANY, Slot
 from gateway.prompts.speed import ReadingSpeed
@@ -55,13 +55,13 @@ PLANS: list[tuple[str, list[Slot], Match | None, set[bytes], Costs, str]] = [
 )
 def test_the_plan(slots: list[Slot], match: Match | None, going: set[bytes], costs: Costs, step: str) -> None:
     holding = slots[-1] if step == "save" else None
-    assert plan(PREFIX, slots, match, going, costs) == Plan(step, holding)  # type: ignore[arg-type]
+    assert plan(PREFIX, slots, match, going, costs) == PrefixPlan(step, holding)  # type: ignore[arg-type]
 
 
 def test_a_slot_of_another_owner_is_not_saved_for_this_one() -> None:
     slots = [slot(A, owner="a"), slot(A, owner=MANY)]
-    assert plan(chain(A, "b"), slots, None, (), SLOW, "b") == Plan("read")
-    assert plan(chain(A, "a"), slots, None, (), SLOW, "a") == Plan("save", slots[0])
+    assert plan(chain(A, "b"), slots, None, (), SLOW, "b") == PrefixPlan("read")
+    assert plan(chain(A, "a"), slots, None, (), SLOW, "a") == PrefixPlan("save", slots[0])
 
 
 def test_the_shortest_conversation_is_saved_for_its_prefix() -> None:
@@ -133,7 +133,7 @@ def watched(gateway: Shop, monkeypatch: pytest.MonkeyPatch) -> Watched:
     server = server_of(gateway, prompts)
     reads, restores = server.read, server.restore
 
-    async def read(slot: int, prompt: str, *, reuse: bool) -> Reading:
+    async def read(slot: int, prompt: str, *, reuse: bool) -> PromptReading:
         seen.begun.set()
         await seen.hold.wait()
         found = await reads(slot, prompt, reuse=reuse)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from gateway.prompts import key
 from gateway.prompts.blocks import BLOCK_BYTES, chain, chain_of, shared
 from gateway.prompts.index import DAY, best, excess, superseded
-from gateway.prompts.slots import SHORT_BLOCK_BYTES, Choice, Hosted, Slot, choose, spare, worth
+from gateway.prompts.slots import SHORT_BLOCK_BYTES, Hosted, Slot, SlotChoice, choose, spare, worth
 from tests.prompts.chains import WORTH, A, B, C, saved
 
 
@@ -70,22 +70,22 @@ def slots(*texts: str) -> list[Slot]:
 
 def test_a_conversation_goes_on_in_its_slot() -> None:
     two = slots(A, B)
-    assert choose(two, [], chain(A + "more"), None, WORTH) == Choice(two[0])
+    assert choose(two, [], chain(A + "more"), None, WORTH) == SlotChoice(two[0])
 
 
 def test_a_new_conversation_takes_the_empty_slot_then_the_oldest() -> None:
     two = slots(A, "")
-    assert choose(two, [], chain(B), None, WORTH) == Choice(two[1])
+    assert choose(two, [], chain(B), None, WORTH) == SlotChoice(two[1])
     two = slots(A, B)
-    assert choose(two, [], chain(C), None, WORTH) == Choice(two[0], rescue=True)
+    assert choose(two, [], chain(C), None, WORTH) == SlotChoice(two[0], rescue=True)
     two[0].unsaved = 0
-    assert choose(two, [], chain(C), None, WORTH) == Choice(two[0])
+    assert choose(two, [], chain(C), None, WORTH) == SlotChoice(two[0])
 
 
 def test_a_saved_prompt_comes_back_where_least_is_lost() -> None:
     two, entry = slots(A, ""), saved("b", B)
     match = best([entry], "k", chain(B))
-    assert choose(two, [], chain(B), match, WORTH) == Choice(two[1], restore=entry)
+    assert choose(two, [], chain(B), match, WORTH) == SlotChoice(two[1], restore=entry)
 
 
 def test_an_earlier_turn_gives_way_to_a_later_one_from_a_file() -> None:
@@ -96,27 +96,27 @@ def test_an_earlier_turn_gives_way_to_a_later_one_from_a_file() -> None:
     prompt = chain(A + C[:600])
     match = best([entry], "k", prompt)
     slow = worth(len(prompt) // 10, slow=True)
-    assert choose(two, [], prompt, match, slow) == Choice(two[0], restore=entry)
+    assert choose(two, [], prompt, match, slow) == SlotChoice(two[0], restore=entry)
     two[1].used = 0
-    assert choose(two, [], prompt, match, slow) == Choice(two[0], restore=entry)
+    assert choose(two, [], prompt, match, slow) == SlotChoice(two[0], restore=entry)
 
 
 def test_a_shared_beginning_leaves_the_other_conversation_alone() -> None:
     two, entry = slots(C + A, ""), saved("a", C + A)
     match = best([entry], "k", chain(C + B))
-    assert choose(two, [], chain(C + B), match, WORTH) == Choice(two[1], restore=entry)
+    assert choose(two, [], chain(C + B), match, WORTH) == SlotChoice(two[1], restore=entry)
 
 
 def test_what_the_engine_holds_in_memory_is_its_own_affair() -> None:
     two = slots(A, B)
-    assert choose(two, [Hosted(chain(C), 0, C)], chain(C), best([saved("c", C)], "k", chain(C)), WORTH) == Choice()
+    assert choose(two, [Hosted(chain(C), 0, C)], chain(C), best([saved("c", C)], "k", chain(C)), WORTH) == SlotChoice()
 
 
 def test_a_short_part_of_its_own_is_worth_saving_in_a_short_prompt() -> None:
     """Half of the prompt is what all agents share."""
     one = slots(A[:1100] + B[:1100])
     chosen = choose(one, [], chain(A[:1100] + C[:1100]), None, worth(8))
-    assert chosen == Choice(one[0], rescue=True)
+    assert chosen == SlotChoice(one[0], rescue=True)
     assert (worth(8), worth(1000)) == (2, 31)
     assert (worth(8, slow=True), worth(1000, slow=True)) == (1, 31)
 
@@ -124,7 +124,7 @@ def test_a_short_part_of_its_own_is_worth_saving_in_a_short_prompt() -> None:
 def test_busy_slots_are_left_alone() -> None:
     two = slots(A, "")
     two[0].busy = two[1].busy = 1
-    assert choose(two, [], chain(A), None, WORTH) == Choice()
+    assert choose(two, [], chain(A), None, WORTH) == SlotChoice()
     assert spare(two) is None
     two[1].busy = 0
     assert spare(two) is two[1]

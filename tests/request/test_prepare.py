@@ -10,9 +10,9 @@ import pytest
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.prepare import (
     MAX_KEPT,
-    Capabilities,
+    ModelCapabilities,
     Prepared,
-    Settings,
+    RequestSettings,
     Terms,
     TermsCache,
     ToolsIn,
@@ -46,25 +46,25 @@ def tool(name: str) -> Json:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-def prepared(can: Capabilities, **wanted: Any) -> Prepared:
+def prepared(can: ModelCapabilities, **wanted: Any) -> Prepared:
     """wanted: see `worked_out`."""
     request, settings, terms = asked(can, **wanted)
     return prepare(request, settings, can, terms)
 
 
-def worked_out(can: Capabilities, **wanted: Any) -> Terms:
+def worked_out(can: ModelCapabilities, **wanted: Any) -> Terms:
     return asked(can, **wanted)[2]
 
 
 def asked(
-    can: Capabilities,
+    can: ModelCapabilities,
     *,
     messages: list[Json] | None = None,
     runtime: str = "llama.cpp",
-    settings: Settings | None = None,
+    settings: RequestSettings | None = None,
     **fields: Any,
-) -> tuple[ChatRequest, Settings, Terms]:
-    settings = settings or Settings.of(
+) -> tuple[ChatRequest, RequestSettings, Terms]:
+    settings = settings or RequestSettings.of(
         runtime, defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
@@ -78,7 +78,7 @@ def sent(one: Prepared) -> Json:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) -> None:
-    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     plain = sent(prepared(can, tools=[tool("now")], tool_choice="auto", parallel_tool_calls=True))
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & plain.keys()
     assert [message["role"] for message in plain["messages"]] == ["system", "user"]
@@ -91,7 +91,7 @@ def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) 
 
 
 def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> None:
-    can = Capabilities(HERMES, HERMES, tools_in="both")
+    can = ModelCapabilities(HERMES, HERMES, tools_in="both")
     one = sent(prepared(can, messages=[*PAST, USER], tools=[tool("now")]))
     assert one["tools"] == [tool("now")]
     system, *others = one["messages"]
@@ -108,14 +108,14 @@ def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> 
 @pytest.mark.parametrize("tools_in", ["system", "both"])
 def test_the_wording_is_that_of_the_model(tools_in: ToolsIn) -> None:
     for wording in WORDINGS:
-        can = Capabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
+        can = ModelCapabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
         (system, _) = sent(prepared(can, tools=[tool("now")]))["messages"]
         assert system["content"].endswith(render_instructions(HERMES, ["now"], wording))
         assert prompt(can, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
 
 
 def test_past_calls_become_text_with_the_tools() -> None:
-    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     _, _, called, result = sent(prepared(can, messages=PAST, tools=[tool("now")]))["messages"]
     assert "tool_calls" not in called
     assert '"now"' in called["content"]
@@ -124,7 +124,7 @@ def test_past_calls_become_text_with_the_tools() -> None:
 
 def test_a_result_in_text_names_its_tool() -> None:
     """By the id of its call, or by its own name; several calls of one message are told apart."""
-    can = Capabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in="system", takes_tools=False)
+    can = ModelCapabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in="system", takes_tools=False)
     assert not PLAIN.result, "a format without its own form of results"
     other = {"id": "call_2", "type": "function", "function": {"name": "later", "arguments": "{}"}}
     messages = [
@@ -151,20 +151,20 @@ def test_a_result_in_text_names_its_tool() -> None:
     ],
 )
 def test_past_calls_of_a_template_that_drops_them(keeps_calls: bool, takes_tools: bool, roles: list[str]) -> None:
-    can = Capabilities(HERMES, HERMES, takes_tools=takes_tools, keeps_calls=keeps_calls)
+    can = ModelCapabilities(HERMES, HERMES, takes_tools=takes_tools, keeps_calls=keeps_calls)
     messages = sent(prepared(can, messages=PAST))["messages"]
     assert [message["role"] for message in messages] == roles
     assert ("tool_calls" in messages[1]) is keeps_calls
 
 
 def test_an_engine_that_reads_calls_itself_gets_them_as_they_are() -> None:
-    one = prepared(Capabilities(NATIVE, NATIVE, keeps_calls=False), messages=PAST, tools=[tool("now")])
+    one = prepared(ModelCapabilities(NATIVE, NATIVE, keeps_calls=False), messages=PAST, tools=[tool("now")])
     assert sent(one)["messages"] == PAST
     assert sent(one)["tools"] == [tool("now")]
 
 
 def test_choice_none_hides_the_tools() -> None:
-    fields = sent(prepared(Capabilities(HERMES, HERMES), tools=[tool("now")], tool_choice="none"))
+    fields = sent(prepared(ModelCapabilities(HERMES, HERMES), tools=[tool("now")], tool_choice="none"))
     assert not {"tools", "tool_choice"} & fields.keys()
 
 
@@ -173,7 +173,7 @@ def test_allowed_tools_are_all_that_the_engine_sees(mode: str, choice: str) -> N
     listed = {"mode": mode, "tools": [{"type": "function", "function": {"name": "later"}}]}
     fields = sent(
         prepared(
-            Capabilities(NATIVE, NATIVE),
+            ModelCapabilities(NATIVE, NATIVE),
             tools=[tool("now"), tool("later")],
             tool_choice={"type": "allowed_tools", "allowed_tools": listed},
         )
@@ -194,15 +194,15 @@ def test_allowed_tools_are_all_that_the_engine_sees(mode: str, choice: str) -> N
 def test_a_schema_that_the_engine_does_not_understand_is_put_into_words(
     runtime: str, words: bool, format: Json | None
 ) -> None:
-    one = prepared(Capabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA)
+    one = prepared(ModelCapabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA)
     fields = sent(one)
     assert fields.get("response_format") == format
     assert ("JSON Schema" in fields["messages"][0]["content"]) is words
-    assert worked_out(Capabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA).check is not None
+    assert worked_out(ModelCapabilities(NATIVE, NATIVE), runtime=runtime, response_format=BY_SCHEMA).check is not None
 
 
 def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
-    one = worked_out(Capabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
+    one = worked_out(ModelCapabilities(HERMES, HERMES, notation="gbnf"), tools=[tool("now")], tool_choice="required")
     assert one.method == "grammar"
     assert one.raw is not None
     assert one.raw.grammar
@@ -219,10 +219,10 @@ def test_a_grammar_that_the_engine_did_not_take_leaves_a_check() -> None:
     ids=["call", "json"],
 )
 def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
-    plain = worked_out(Capabilities(HERMES, HERMES), runtime="mlx", **fields)
+    plain = worked_out(ModelCapabilities(HERMES, HERMES), runtime="mlx", **fields)
     assert (plain.method, plain.raw) == ("checked", None)
     assert plain.check is not None
-    held = worked_out(Capabilities(HERMES, HERMES, notation="lark"), runtime="mlx", **fields)
+    held = worked_out(ModelCapabilities(HERMES, HERMES, notation="lark"), runtime="mlx", **fields)
     assert held.method == "grammar"
     assert held.raw is not None
     assert held.raw.grammar is not None
@@ -230,14 +230,14 @@ def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
 
 
 def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
-    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     raw = worked_out(can, tools=[tool("now")]).raw
     assert raw is not None
     assert raw.grammar is not None
     assert raw.in_reasoning is not None
     assert raw.starts == ("<tool_call>",)
     harmony = registry.get("harmony")
-    terms = worked_out(Capabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")])
+    terms = worked_out(ModelCapabilities(harmony, harmony, notation="gbnf"), tools=[tool("now")])
     assert terms.raw is not None
     assert terms.raw.grammar is None
 
@@ -256,18 +256,18 @@ def test_calls_leave_in_pieces_if_a_grammar_holds_them(
     format: str, wanted: Any, by_grammar: bool, piecewise: bool
 ) -> None:
     spec = registry.get(format)
-    terms = worked_out(Capabilities(spec, spec, notation="gbnf"), tools=[tool("now")])
+    terms = worked_out(ModelCapabilities(spec, spec, notation="gbnf"), tools=[tool("now")])
     assert terms.piecewise(wanted, by_grammar) is piecewise
 
 
 def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
     with pytest.raises(ProviderInvalidRequest, match="tool_choice: runtime echo"):
-        prepared(Capabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
+        prepared(ModelCapabilities(NATIVE, NATIVE), runtime="echo", tools=[tool("now")], tool_choice="required")
 
 
 def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
-    can = Capabilities(HERMES, HERMES, notation="gbnf")
-    settings = Settings.of(
+    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
 
@@ -282,7 +282,7 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
     assert cache.get(request("now", *PAST, temperature=1), can) is terms
     others = (request("later"), request("now", tool_choice="auto"), request("now", parallel_tool_calls=False))
     assert [cache.get(other, can) for other in others] == [None, None, None]
-    assert cache.get(first, Capabilities(HERMES, HERMES)) is None
+    assert cache.get(first, ModelCapabilities(HERMES, HERMES)) is None
     free = request("now", tool_choice=None)
     assert cache.get(free, can) is None
     cache.keep(free, can, decided := work_out(free, settings, can))
@@ -299,8 +299,8 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
 
 
 def test_terms_of_so_many_requests_are_kept() -> None:
-    can = Capabilities(HERMES, HERMES)
-    settings = Settings.of(
+    can = ModelCapabilities(HERMES, HERMES)
+    settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     cache = TermsCache()
@@ -326,20 +326,20 @@ def test_terms_of_so_many_requests_are_kept() -> None:
 )
 def test_what_may_write_a_grammar_goes_to_another_process(notation: Any, fields: Json, expected: bool) -> None:
     asked = ChatRequest.parse(json.dumps({"messages": [USER], **fields}).encode())
-    assert blocks(asked, Capabilities(HERMES, HERMES, notation=notation)) is expected
+    assert blocks(asked, ModelCapabilities(HERMES, HERMES, notation=notation)) is expected
 
 
 @pytest.mark.parametrize("kind", [["string", "null"], None, "array", [None]])
 def test_types_that_a_schema_may_have(kind: Any) -> None:
     function = {"name": "now", "parameters": {"type": kind}}
-    prepared(Capabilities(NATIVE, NATIVE), tools=[{"type": "function", "function": function}])
+    prepared(ModelCapabilities(NATIVE, NATIVE), tools=[{"type": "function", "function": function}])
 
 
 @pytest.mark.parametrize("kind", ["objekt", ["string", "nul"], 7])
 def test_types_that_no_schema_has(kind: Any) -> None:
     function = {"name": "now", "parameters": {"type": kind}}
     with pytest.raises(ProviderInvalidRequest, match=r"there is no type .*; allowed: object, array") as caught:
-        prepared(Capabilities(NATIVE, NATIVE), tools=[tool("now"), {"type": "function", "function": function}])
+        prepared(ModelCapabilities(NATIVE, NATIVE), tools=[tool("now"), {"type": "function", "function": function}])
     assert caught.value.param == "tools[1].function.parameters"
 
 
@@ -351,7 +351,7 @@ def written(*tools: Json, **options: Any) -> str:
 
 @pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
 def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
-    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     tools = [tool("now"), tool("later")]
     one = worked_out(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
     assert one.raw is not None
@@ -372,7 +372,7 @@ def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls
     ],
 )
 def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, expected: Json) -> None:
-    settings = Settings.of(
+    settings = RequestSettings.of(
         "openai",
         defaults={"temperature": 0.5, "max_tokens": 9},
         strip=strip,
@@ -381,12 +381,14 @@ def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, ex
         compile=compiled,
         write=grammar,
     )
-    fields = sent(prepared(Capabilities(NATIVE, NATIVE), settings=settings, temperature=2.0, max_completion_tokens=7))
+    fields = sent(
+        prepared(ModelCapabilities(NATIVE, NATIVE), settings=settings, temperature=2.0, max_completion_tokens=7)
+    )
     assert {name: value for name, value in fields.items() if name not in ("model", "messages")} == expected
 
 
-def prompt(can: Capabilities, messages: list[Json], **fields: Any) -> Json:
-    settings = Settings.of(
+def prompt(can: ModelCapabilities, messages: list[Json], **fields: Any) -> Json:
+    settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     request = ChatRequest.parse(json.dumps({"messages": messages, **fields}).encode())
@@ -394,21 +396,23 @@ def prompt(can: Capabilities, messages: list[Json], **fields: Any) -> Json:
 
 
 def test_a_prompt_whose_tokens_are_counted_is_the_one_that_is_sent() -> None:
-    into_text = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    into_text = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     counted = prompt(into_text, PAST, tools=[tool("now")])
     assert counted["messages"] == sent(prepared(into_text, messages=PAST, tools=[tool("now")]))["messages"]
     assert "tools" not in counted
-    by_template = prompt(Capabilities(HERMES, HERMES), PAST, tools=[tool("now")])
+    by_template = prompt(ModelCapabilities(HERMES, HERMES), PAST, tools=[tool("now")])
     assert by_template == {"messages": PAST, "tools": [tool("now")]}
-    both = Capabilities(HERMES, HERMES, tools_in="both")
+    both = ModelCapabilities(HERMES, HERMES, tools_in="both")
     explained = prompt(both, PAST, tools=[tool("now")])
     whole = sent(prepared(both, messages=PAST, tools=[tool("now")]))
     assert (explained["messages"], explained["tools"]) == (whole["messages"], whole["tools"])
     assert prompt(both, PAST) == {"messages": PAST}, "without tools there is nothing to explain"
 
 
-@pytest.mark.parametrize("can", [Capabilities(HERMES, HERMES), Capabilities(HERMES, HERMES, tools_in="system")])
-def test_a_broken_past_is_repaired_before_it_is_counted(can: Capabilities) -> None:
+@pytest.mark.parametrize(
+    "can", [ModelCapabilities(HERMES, HERMES), ModelCapabilities(HERMES, HERMES, tools_in="system")]
+)
+def test_a_broken_past_is_repaired_before_it_is_counted(can: ModelCapabilities) -> None:
     orphan = [USER, {"role": "tool", "tool_call_id": "x", "content": "noon"}]
     assert [message["role"] for message in prompt(can, orphan)["messages"]] == ["user", "user"]
 
@@ -424,14 +428,14 @@ def test_a_broken_past_is_repaired_before_it_is_counted(can: Capabilities) -> No
     ],
 )
 def test_a_past_call_that_no_text_can_express_is_refused(message: Json, param: str) -> None:
-    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     with pytest.raises(ProviderInvalidRequest) as caught:
         prepared(can, messages=[USER, {"role": "assistant", **message}], tools=[tool("now")])
     assert caught.value.param == param
 
 
 def test_a_past_call_is_written_behind_what_the_model_said() -> None:
-    can = Capabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     parts = [{"type": "text", "text": "So:"}]
     for content in ("So:", parts):
         messages = [USER, {"role": "assistant", "content": content, "tool_calls": [CALL]}]
@@ -460,10 +464,10 @@ def test_the_schemas_of_tools_and_text_may_have_a_megabyte_together(more: int, t
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(size)}}
     body = {"messages": [USER], "tools": tools, "response_format": schema}
     request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
-    settings = Settings.of(
+    settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     if taken:
         assert work_out(request, settings, can).guarded
         return
@@ -476,10 +480,10 @@ def test_a_schema_may_have_a_megabyte(more: int, taken: bool) -> None:
     schema = {"type": "json_schema", "json_schema": {"name": "n", "schema": of_length(2**20 + more)}}
     body = {"messages": [USER], "response_format": schema}
     request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
-    settings = Settings.of(
+    settings = RequestSettings.of(
         "ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = Capabilities(NATIVE, NATIVE)
+    can = ModelCapabilities(NATIVE, NATIVE)
     if taken:
         assert work_out(request, settings, can).method == "engine"
         return
@@ -505,10 +509,10 @@ def test_the_schemas_of_tools_may_have_a_megabyte(choice: str, strict: bool, mor
     function["parameters"] = of_length(2**20 + more - around)
     body = {"messages": [USER], "tools": [{"type": "function", "function": function}], "tool_choice": choice}
     request = ChatRequest.parse(json.dumps(body, separators=(",", ":")).encode())
-    settings = Settings.of(
+    settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = Capabilities(HERMES, HERMES, notation="gbnf")
+    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     if expected == "refused":
         with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
             work_out(request, settings, can)

@@ -10,7 +10,7 @@ import pytest
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, ProviderRateLimit
 from gateway.features.responses.wire.answer import ResponseEncoder, response_object
 from gateway.features.responses.wire.request import CreateResponse, ToolTable, seal
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Json = dict[str, Any]
 
@@ -70,8 +70,8 @@ def test_the_end_of_the_stream_repeats_calls_without_arguments() -> None:
     [
         ([CallStart(0, "a", "f"), CallStart(1, "b", "g")], CallArguments(0, '{"n": 1}')),
         ([CallStart(0, "a", "f"), CallArguments(0, "{}"), CallStart(1, "b", "g")], CallArguments(0, "{}")),
-        ([CallStart(0, "a", "f"), CallArguments(0, "{}"), Text("x")], CallArguments(0, "{}")),
-        ([Text("x")], CallArguments(0, "{}")),
+        ([CallStart(0, "a", "f"), CallArguments(0, "{}"), TextPiece("x")], CallArguments(0, "{}")),
+        ([TextPiece("x")], CallArguments(0, "{}")),
     ],
     ids=["other arguments", "a call with arguments", "text behind", "no call"],
 )
@@ -85,8 +85,11 @@ def test_arguments_for_a_call_that_has_ended_are_an_error(pieces: list[Piece], l
 @pytest.mark.parametrize(
     ("pieces", "item"),
     [
-        ([Text("Hel"), Text("lo")], {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]}),
-        ([Reasoning("Hm.")], {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}),
+        (
+            [TextPiece("Hel"), TextPiece("lo")],
+            {"type": "message", "content": [{"type": "output_text", "text": "Hello"}]},
+        ),
+        ([ReasoningPiece("Hm.")], {"type": "reasoning", "content": [{"type": "reasoning_text", "text": "Hm."}]}),
         ([CallStart(0, "a", "f"), CallArguments(0, '{"n"')], {"type": "function_call", "arguments": '{"n"'}),
         ([CallStart(0, "a", "patch"), CallArguments(0, '{"input": "x')], {"type": "custom_tool_call", "input": "x"}),
         (
@@ -153,7 +156,7 @@ def test_the_result_of_a_remote_call(output: str | None, error: str | None, stat
         "approval_request_id": None,
         "status": state,
     }
-    encoding.feed([Text("It is noon.")])
+    encoding.feed([TextPiece("It is noon.")])
     encoding.close()
     assert [item["status"] for item in encoding.response["output"]] == [state, "completed"]
 
@@ -161,12 +164,12 @@ def test_the_result_of_a_remote_call(output: str | None, error: str | None, stat
 def test_calls_of_each_answer_in_a_turn_count_from_0() -> None:
     """After the results, the model's next answer has indices, bare calls and token counts of its own."""
     encoding = encoder()
-    counts = Usage(prompt=10, completion=3, cached=2, reasoning=1)
+    counts = UsagePiece(prompt=10, completion=3, cached=2, reasoning=1)
     encoding.feed([CallStart(0, "a", "s_now"), End("tool_calls"), counts])
     encoding.paused()
     encoding.called("a", "noon", None)
     encoding.feed(
-        [CallStart(1, "b", "f"), CallArguments(1, "{}"), Usage(prompt=30, completion=3, cached=6, reasoning=1)]
+        [CallStart(1, "b", "f"), CallArguments(1, "{}"), UsagePiece(prompt=30, completion=3, cached=6, reasoning=1)]
     )
     with pytest.raises(ProviderInvalidResponse, match="has ended"):
         encoding.feed([CallArguments(0, "{}")])
@@ -177,13 +180,13 @@ def test_calls_of_each_answer_in_a_turn_count_from_0() -> None:
         "output_tokens_details": {"reasoning_tokens": 2},
         "total_tokens": 46,
     }
-    assert counts == Usage(prompt=10, completion=3, cached=2, reasoning=1)
+    assert counts == UsagePiece(prompt=10, completion=3, cached=2, reasoning=1)
 
 
 def test_counts_that_come_again_replace_those_of_the_same_answer() -> None:
     encoding = encoder()
-    encoding.feed([Usage(prompt=10, completion=1)])
-    encoding.feed([Usage(prompt=10, completion=3)])
+    encoding.feed([UsagePiece(prompt=10, completion=1)])
+    encoding.feed([UsagePiece(prompt=10, completion=3)])
     assert encoding.response["usage"]["total_tokens"] == 13
 
 
@@ -235,7 +238,7 @@ def test_a_failure_names_its_cause(name: str) -> None:
 )
 def test_how_an_answer_ends(reason: str, limit: str | None, why: str | None) -> None:
     encoding = encoder()
-    encoding.feed([Text("Hello"), End(reason)])
+    encoding.feed([TextPiece("Hello"), End(reason)])
     (item,) = done(encoding.close(limit), "output_item.done")
     response = encoding.response
     if why is None:
@@ -247,7 +250,7 @@ def test_how_an_answer_ends(reason: str, limit: str | None, why: str | None) -> 
     assert encoding.last()["type"] == f"response.{response['status']}"
 
 
-@pytest.mark.parametrize("pieces", [[], [Text("")], [Text("Hi")]], ids=["nothing", "no text", "a text"])
+@pytest.mark.parametrize("pieces", [[], [TextPiece("")], [TextPiece("Hi")]], ids=["nothing", "no text", "a text"])
 def test_an_answer_has_a_message(pieces: list[Piece]) -> None:
     encoding = encoder()
     events = encoding.feed(pieces) + encoding.close()
@@ -257,7 +260,7 @@ def test_an_answer_has_a_message(pieces: list[Piece]) -> None:
     assert {event["content_index"] for event in events if "content_index" in event} == {0}
     (item,) = encoding.response["output"]
     assert (item["id"], item["role"]) == ("msg_0", "assistant")
-    assert [part["text"] for part in item["content"]] == ["".join(p.text for p in pieces if isinstance(p, Text))]
+    assert [part["text"] for part in item["content"]] == ["".join(p.text for p in pieces if isinstance(p, TextPiece))]
 
 
 def test_an_answer_in_the_background_begins_once_the_engine_does() -> None:
@@ -276,7 +279,7 @@ def test_an_answer_that_is_skipped_has_no_output() -> None:
 def test_log_probabilities_belong_to_the_text() -> None:
     first, second = {"token": "a", "logprob": -1}, {"token": "", "logprob": -2}
     encoding = encoder()
-    events = encoding.feed([Reasoning("Hm."), Text("a", [first]), Text("", [second]), Text("")])
+    events = encoding.feed([ReasoningPiece("Hm."), TextPiece("a", [first]), TextPiece("", [second]), TextPiece("")])
     assert [event["logprobs"] for event in done(events, "output_text.delta")] == [[first], [second]]
     assert "logprobs" not in done(events, "reasoning_text.delta")[0]
     ended = encoding.close()
@@ -290,7 +293,7 @@ def test_log_probabilities_belong_to_the_text() -> None:
 @pytest.mark.parametrize(("more", "sealed"), [({"sealed": True}, True), ({}, False)])
 def test_only_sealed_reasoning_has_encrypted_content(more: Json, sealed: bool) -> None:
     encoding = encoder(**more)
-    encoding.feed([Reasoning("Hm."), Text("Yes.")])
+    encoding.feed([ReasoningPiece("Hm."), TextPiece("Yes.")])
     encoding.close()
     reasoning, message = encoding.response["output"]
     assert (reasoning["id"], reasoning["summary"], "role" in reasoning) == ("rs_0", [], False)

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from gateway.errors import ProviderUnavailable
-from gateway.prompts.protocols import Build, Reading
+from gateway.prompts.protocols import Build, PromptReading
 
 TOKENS = 1000
 PROMPTS = [f"Prompt {number}. " + "word " * 800 for number in range(3)]
@@ -41,7 +41,7 @@ class Double:
         self.restored.append(slot)
         return TOKENS
 
-    async def read(self, slot: int, prompt: str, *, reuse: bool) -> Reading:
+    async def read(self, slot: int, prompt: str, *, reuse: bool) -> PromptReading:
         raise ProviderUnavailable("reads nothing by itself")
 
     async def held(self) -> list[tuple[int, int]] | None:

@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, cast
 
-from gateway.api.streaming import Opened, Stream
+from gateway.api.streaming import Opened, StreamedAnswer
 from gateway.core import Run
 from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
@@ -20,7 +20,7 @@ from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.agents.turn import Bounds, Step, ToolAnswered, Turn
-from gateway.features.responses.endpoints import Answer, Begin
+from gateway.features.responses.endpoints import Begin, ResponseInProgress
 from gateway.features.responses.wire.request import CreateResponse, Item, Server, ToolTable, chat_fields
 from gateway.provider import (
     AssistantMessage,
@@ -38,8 +38,8 @@ from gateway.provider import (
 from gateway.server.http import Request
 from gateway.wire.allowed_tools import freed
 from gateway.wire.chat import ChatRequest, decode, encode
-from gateway.wire.pieces import CallArguments, CallStart, End, Text, pieces
-from gateway.wire.pieces import Usage as Used
+from gateway.wire.pieces import CallArguments, CallStart, End, TextPiece, pieces
+from gateway.wire.pieces import UsagePiece as Used
 from gateway.wire.text import short
 
 Events = list[dict[str, Any]]
@@ -74,7 +74,7 @@ async def join(request: Request, tools: ToolTable) -> Begin:
             if policy.permits(tool):
                 tools.add_remote(wanted.label, tool.name.partition(".")[2], tool.description, tool.parameters)
 
-    def begin(answer: Answer, wanted: CreateResponse, said: list[Item]) -> RemoteTurn:
+    def begin(answer: ResponseInProgress, wanted: CreateResponse, said: list[Item]) -> RemoteTurn:
         return RemoteTurn(request, answer, wanted, said, toolbox)
 
     return begin
@@ -97,7 +97,7 @@ class RemoteTurn:
     unchanged = False
 
     def __init__(
-        self, request: Request, answer: Answer, wanted: CreateResponse, said: list[Item], toolbox: Toolbox
+        self, request: Request, answer: ResponseInProgress, wanted: CreateResponse, said: list[Item], toolbox: Toolbox
     ) -> None:
         """said: all items up to this answer."""
         self.headers = answer.headers
@@ -123,9 +123,9 @@ class RemoteTurn:
     def fail(self, error: GatewayError) -> bytes:
         return self._answer.fail(error)
 
-    def stream(self) -> Stream:
+    def stream(self) -> StreamedAnswer:
         server = self._request.gateway.config.server
-        return Stream(self._opened(), self, server, self._answer.chat.serving.describe_now)
+        return StreamedAnswer(self._opened(), self, server, self._answer.chat.serving.describe_now)
 
     @asynccontextmanager
     async def _opened(self) -> AsyncIterator[Opened]:
@@ -335,7 +335,7 @@ class _Answering:
                 await self._hear(self._turn.encoder.feed(found))
                 for piece in found:
                     match piece:
-                        case Text():
+                        case TextPiece():
                             text.append(piece.text)
                             yield TextDelta(piece.text)
                         case CallStart():

@@ -17,7 +17,7 @@ from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.lines import AGAIN, BUSY, ask
 from gateway.features.batches.objects import MOST_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
 from gateway.features.batches.settings import Batches as Settings
-from gateway.observe.shares import Places, tenant
+from gateway.observe.shares import TenantPlaces, tenant
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.services import Services
@@ -45,7 +45,7 @@ class Batches:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._config = services.gateway.config
-        self._places = Places(self._config.section(Settings).at_a_time)
+        self._places = TenantPlaces(self._config.section(Settings).at_a_time)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._opening = asyncio.Lock()
         self._opened = False

@@ -18,7 +18,7 @@ from gateway.backends import Address, Backend
 from gateway.backends.replicas import Replica, Replicas, parts
 from gateway.config import Config, Model
 from gateway.errors import GatewayError, ProviderModelNotLoaded, ProviderRateLimit, ProviderUnavailable
-from gateway.features.cluster.prompts import NoPlaces, Places, Rate
+from gateway.features.cluster.prompts import ClusterPlaces, NoPlaces, Rate
 from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, fingerprint
 from gateway.observe.shares import Tally
@@ -38,7 +38,7 @@ class Engine(Replica):
         self.others: dict[str, int] = {}
         self.news: list[int] = []
         """Prompts that the engine has read and that other gateways haven't heard of yet."""
-        self.places: Places | None = None
+        self.places: ClusterPlaces | None = None
 
     async def aclose(self) -> None:
         if self.places is not None:
@@ -233,10 +233,12 @@ class ClusterBackend(Replicas):
             self._replicas.append(engine)
             self._choice.add(engine)
 
-    def _places(self, row: EngineRow, key: SecretStr) -> Places:
+    def _places(self, row: EngineRow, key: SecretStr) -> ClusterPlaces:
         tls = ssl.create_default_context(cafile=self._tls.ca_file) if self._tls is not None else None
         host = Address.parse(row.url).host
-        return Places(host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate)
+        return ClusterPlaces(
+            host, row.places, tls, key.get_secret_value(), lambda: self._shared.config().prompts, self._rate
+        )
 
     def _part(self, engine: Engine) -> None:
         """Sends no further requests there; those in flight continue."""

@@ -26,7 +26,7 @@ from gateway.errors import Backoff
 from gateway.features.cluster.listener import Listener
 from gateway.prompts.blocks import Chain
 from gateway.prompts.live import LivePrompts
-from gateway.prompts.protocols import TROUBLE, Place, SlotServer, Tell, ignore, is_short
+from gateway.prompts.protocols import TROUBLE, PromptPlace, SlotServer, Tell, ignore, is_short
 from gateway.prompts.speed import counts, reading_seconds
 from gateway.prompts.turn import Turn
 from gateway.upstream import reached_itself
@@ -209,7 +209,7 @@ class Rate:
     seconds_per_token = 0.0
 
 
-class Places:
+class ClusterPlaces:
     """A gateway's side, for one engine; see `gateway.prompts.protocols.Placing`.
 
     Without a connection the engine chooses. rate: shared by the engines of the model."""
@@ -239,13 +239,13 @@ class Places:
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
         tell: Tell = ignore,
-    ) -> Place | None:
+    ) -> PromptPlace | None:
         """See `LivePrompts.place`. `server` is asked by the engine's actor, which reads no prefix by itself."""
         return await self._placed(sent, render, private=private, owner=owner) or nowhere(owner)
 
     async def _placed(
         self, sent: Sequence[bytes], render: Callable[[], Awaitable[str | None]], *, private: bool, owner: str
-    ) -> Place | None:
+    ) -> PromptPlace | None:
         """None without a connection, or if it breaks."""
         if self._writer is None and not await self._first_connected():
             return None
@@ -283,7 +283,7 @@ class Places:
         """See `LivePrompts.apart`. Only the engine's actor knows who else uses it."""
         return owner != ""
 
-    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:
         """See `LivePrompts.anywhere`."""
         id = next(self._ids)
         turn = RemoteTurn(self, id)
@@ -344,7 +344,7 @@ class RemoteTurn:
 
     __slots__ = ("_id", "_left", "_places", "_since", "_told", "apart", "asked", "chain", "fresh", "slot")
 
-    def __init__(self, places: Places, id: int) -> None:
+    def __init__(self, places: ClusterPlaces, id: int) -> None:
         self._places = places
         self._id = id
         self._left = False
@@ -426,11 +426,11 @@ class NoPlaces:
         owner: str = "",
         other: Callable[[], Awaitable[str | None]] | None = None,
         tell: Tell = ignore,
-    ) -> Place | None:
+    ) -> PromptPlace | None:
         return nowhere(owner)
 
     def apart(self, owner: str) -> bool:
         return owner != ""
 
-    def anywhere(self, server: SlotServer, owner: str | None = None) -> Place | None:
+    def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:
         return nowhere(owner or "")

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Any
 
-from gateway.api.streaming import Opened, PayloadEncoding, Stream
+from gateway.api.streaming import Opened, PayloadEncoding, StreamedAnswer
 from gateway.core import Route
 from gateway.core.aside import LARGE, aside
 from gateway.core.passthrough import Passthrough
@@ -17,7 +17,7 @@ from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import Caller, encode, tier_in
-from gateway.wire.completions import CreateCompletion, Part, Reader, summed
+from gateway.wire.completions import CompletionReader, CreateCompletion, Part, summed
 from gateway.wire.sse import Sink
 
 AT_ONCE = 8
@@ -32,7 +32,7 @@ async def create(request: Request) -> ASGIApp:
     wanted = wanted.without_prompt()
     wanted.tier = tier_of(route.model, request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
-        return Stream(
+        return StreamedAnswer(
             _opened(route, wanted, parts, request.caller), PayloadEncoding(wanted), request.gateway.config.server
         )
     limits = request.principal.limits
@@ -40,7 +40,7 @@ async def create(request: Request) -> ASGIApp:
     one_by_one = size > LARGE or (limits is not None and limits.parallel is not None)
     places = asyncio.Semaphore(1 if one_by_one else AT_ONCE)
 
-    async def one(part: Part, reader: Reader) -> dict[str, Any]:
+    async def one(part: Part, reader: CompletionReader) -> dict[str, Any]:
         async with places:
             if part is not parts[0]:
                 _count(request.caller)
@@ -52,7 +52,7 @@ async def create(request: Request) -> ASGIApp:
                     return await aside(len(payload), partial(reader.read, whole=True), payload)
                 return reader.read(payload, whole=True)
 
-    readers = [Reader(part, wanted.known.logprobs, route.model.name) for part in parts]
+    readers = [CompletionReader(part, wanted.known.logprobs, route.model.name) for part in parts]
     try:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(one(part, reader)) for part, reader in zip(parts, readers, strict=True)]
@@ -80,7 +80,7 @@ async def _opened(route: Route, wanted: CreateCompletion, parts: list[Part], cal
         yield _Choices(route, wanted, parts, stack, caller), tuple
 
 
-async def _read_prompt(route: Route, part: Part, reader: Reader, wanted: CreateCompletion) -> None:
+async def _read_prompt(route: Route, part: Part, reader: CompletionReader, wanted: CreateCompletion) -> None:
     """Asks for the prompt's log-probabilities if the part wants them. Raises ProviderInvalidRequest if nobody knows."""
     if not part.reads:
         return
@@ -103,7 +103,7 @@ class _Choices:
         self._waiting = parts[::-1]
         self._stack = stack
         self._answer: Passthrough | None = None
-        self._read: list[tuple[Part, Reader]] = []
+        self._read: list[tuple[Part, CompletionReader]] = []
         self._head: dict[str, Any] = {}
         self._ended = False
 
@@ -113,7 +113,7 @@ class _Choices:
                 if self._read:
                     _count(self._caller)
                 part = self._waiting.pop()
-                self._read.append((part, Reader(part, self._wanted.known.logprobs, self._route.model.name)))
+                self._read.append((part, CompletionReader(part, self._wanted.known.logprobs, self._route.model.name)))
                 await _read_prompt(self._route, *self._read[-1], self._wanted)
                 asked = self._wanted.model
                 opened = self._route.post(

@@ -8,9 +8,9 @@ from typing import Literal
 import msgspec
 from msgspec import UNSET, Raw, Struct, UnsetType
 
-from gateway.wire.pieces import CallArguments, CallStart, End, Reasoning, pieces
-from gateway.wire.pieces import Text as TextPiece
-from gateway.wire.pieces import Usage as UsagePiece
+from gateway.wire.pieces import CallArguments, CallStart, End, ReasoningPiece, pieces
+from gateway.wire.pieces import TextPiece as TextPiece
+from gateway.wire.pieces import UsagePiece as UsagePiece
 
 Status = Literal["ok", "error", "cancelled"]
 
@@ -84,7 +84,7 @@ class ToolResult(_Event, tag="tool_result", kw_only=True):
     call_id: str | UnsetType = UNSET
 
 
-class Usage(_Event, tag="usage", kw_only=True):
+class UsageEvent(_Event, tag="usage", kw_only=True):
     input_tokens: int
     output_tokens: int
     cached_tokens: int | UnsetType = UNSET
@@ -110,7 +110,17 @@ class Pong(Struct, tag="pong", tag_field="type"):
 
 
 Event = (
-    Start | Delta | Message | Media | ReasoningDelta | ReasoningMessage | ToolCall | ToolResult | Usage | Error | Done
+    Start
+    | Delta
+    | Message
+    | Media
+    | ReasoningDelta
+    | ReasoningMessage
+    | ToolCall
+    | ToolResult
+    | UsageEvent
+    | Error
+    | Done
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -140,7 +150,7 @@ class EventWriter:
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._calls: dict[int, tuple[str, list[str]]] = {}
-        self._usage: Usage | None = None
+        self._usage: UsageEvent | None = None
         self.cut = False
         """Whether the limit of its length ended the answer."""
 
@@ -169,7 +179,7 @@ class EventWriter:
         self._calls[index][1].append(json)
 
     def usage(self, prompt: int, completion: int, cached: int) -> None:
-        self._usage = Usage(
+        self._usage = UsageEvent(
             run=self._run,
             input_tokens=max(0, prompt),
             output_tokens=max(0, completion),
@@ -216,7 +226,7 @@ class EventReader(EventWriter):
                 match piece:
                     case TextPiece(text=text) if text:
                         self.text(text)
-                    case Reasoning(text=text):
+                    case ReasoningPiece(text=text):
                         self.reasoning(text)
                     case CallStart(index=index, name=name):
                         self.call(index, name)

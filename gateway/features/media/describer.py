@@ -11,7 +11,7 @@ from gateway.errors import GatewayError
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.conversation import image_part, text_part
 from gateway.wire.images import LEFT_OUT, described
-from gateway.wire.pieces import Text, pieces
+from gateway.wire.pieces import TextPiece, pieces
 
 PROMPT = (
     "Describe this image for someone who can't see it and goes on working with your words alone. Quote all text in it"
@@ -68,7 +68,7 @@ class Describer:
             return ""
         try:
             with await route.open_in_turn(request) as run:
-                answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, Text)]
+                answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, TextPiece)]
                 seen = LEFT_OUT not in run.answer.report.healed
         except GatewayError:
             return ""

@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 
 from msgspec import Raw
 
-from gateway.api.streaming import Opened, PayloadEncoding, Stream, extra_headers
+from gateway.api.streaming import Opened, PayloadEncoding, StreamedAnswer, extra_headers
 from gateway.core import Gateway, Run
 from gateway.core.aside import aside
 from gateway.features.media.speaker import Memory, Spoken
@@ -54,14 +54,16 @@ def _read(body: bytes, said: Mapping[str, str], caller: Caller) -> tuple[dict[st
     return (fields, ChatRequest.parse(in_text(fields, said), "chat", caller)) if wants_sound(fields) else None
 
 
-def _stream(gateway: Gateway, request: ChatRequest, spoken: Spoken, speaker: str) -> Stream:
+def _stream(gateway: Gateway, request: ChatRequest, spoken: Spoken, speaker: str) -> StreamedAnswer:
     @asynccontextmanager
     async def source() -> AsyncIterator[Opened]:
         run = await gateway.chat(request)
         async with spoken.streaming(run):
             yield spoken, lambda: _headers(run, speaker)
 
-    return Stream(source(), PayloadEncoding(request.serving), gateway.config.server, request.serving.describe_now)
+    return StreamedAnswer(
+        source(), PayloadEncoding(request.serving), gateway.config.server, request.serving.describe_now
+    )
 
 
 def _headers(run: Run, speaker: str) -> Headers:

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from gateway.core import Gateway, Run
 from gateway.errors import ProviderRateLimit
 from gateway.features.operations.snapshot import snapshot
-from gateway.observe.request_log import Entry, key_of
+from gateway.observe.request_log import LogEntry, key_of
 from gateway.observe.shares import Tally
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import EventStream, Request
@@ -48,7 +48,7 @@ async def events(request: Request) -> ASGIApp:
     return EventStream(live.events(request.headers.get("last-event-id", ""), follow=request.flag("follow")))
 
 
-def entry(row: Entry) -> Json:
+def entry(row: LogEntry) -> Json:
     """A finished request. `face` is the old name of `api`; scripts may still read it."""
     return {**asdict(row), "client": row.client[:CLIENT], "face": row.api}
 

@@ -8,7 +8,14 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gateway.api.streaming import Stream, chat_stream, dropped_header, estimate_header, extra_headers, write_events
+from gateway.api.streaming import (
+    StreamedAnswer,
+    chat_stream,
+    dropped_header,
+    estimate_header,
+    extra_headers,
+    write_events,
+)
 from gateway.core.aside import LARGE, aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
@@ -24,7 +31,7 @@ from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
 from gateway.server.keepalive import SSE_HEADERS
 from gateway.wire.chat import ChatRequest, decode, encode
-from gateway.wire.pieces import End, Text, Usage, pieces
+from gateway.wire.pieces import End, TextPiece, UsagePiece, pieces
 from gateway.wire.stored import listed
 
 if TYPE_CHECKING:
@@ -39,7 +46,7 @@ log = logging.getLogger("ctxgate")
 class RemoteTurn(Protocol):
     """An answer during which the gateway calls tools; a feature makes it."""
 
-    def stream(self) -> Stream: ...
+    def stream(self) -> StreamedAnswer: ...
 
     async def run(self, hear: Hear, began: Callable[[], Awaitable[None]] | None = None) -> Events:
         """Writes the answer: `hear` gets all events but the last, which are returned, once the response is stored.
@@ -138,15 +145,15 @@ async def compact(request: Request) -> ASGIApp:
 
     chat = await aside(_size(size, before), translated)
     written: list[str] = []
-    usage, cut = Usage(), False
+    usage, cut = UsagePiece(), False
     with await request.gateway.chat(chat) as run:
         for piece in pieces(await run.whole()):
             match piece:
-                case Text():
+                case TextPiece():
                     written.append(piece.text)
                 case End():
                     cut = piece.reason == "length"
-                case Usage():
+                case UsagePiece():
                     usage = piece
     summary = "".join(written).strip()
     if not summary:
@@ -172,8 +179,8 @@ async def prepared(
     stored: bool,
     size: int,
     before: list[Item] | None = None,
-    kind: type[Answer] | None = None,
-) -> Answer:
+    kind: type[ResponseInProgress] | None = None,
+) -> ResponseInProgress:
     """size: of the request, in bytes. before: the earlier items, if they don't come from the store. kind: the answer's
     class."""
     model = request.gateway.route(wanted.model).model.name
@@ -201,7 +208,7 @@ async def prepared(
     said, chat = await _said(request, wanted, given, tools, _size(size, before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
-    answer = (kind or Answer)(request, chat, tools, encoder, left_out(given), rows, before, kept)
+    answer = (kind or ResponseInProgress)(request, chat, tools, encoder, left_out(given), rows, before, kept)
     if begin is not None:
         answer.turn = begin(answer, wanted, said)
     return answer
@@ -236,14 +243,14 @@ async def _said(
     return items, chat
 
 
-Begin = Callable[["Answer", CreateResponse, list[Item]], RemoteTurn]
+Begin = Callable[["ResponseInProgress", CreateResponse, list[Item]], RemoteTurn]
 """Starts the turn of an answer. The list: all items up to it."""
 
 Join = Callable[[Request, ToolTable], Awaitable[Begin]]
 """Adds the tools of the servers that a request names to its table. Raises ProviderInvalidRequest."""
 
 
-class Answer:
+class ResponseInProgress:
     """A response in the making: the encoding of a stream, or the work of a background task."""
 
     headers = SSE_HEADERS
@@ -297,7 +304,7 @@ class Answer:
                 stored = Stored({}, [*self._items, *written(response["output"])], conversation["id"])
             await self._store.put(stored, self._principal)
 
-    def stream(self) -> Stream:
+    def stream(self) -> StreamedAnswer:
         return chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()
 
     async def whole(self) -> Headers:

@@ -15,7 +15,7 @@ import msgspec
 
 from gateway.core.aside import aside
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
-from gateway.features.responses.endpoints import Answer, is_stored, prepared
+from gateway.features.responses.endpoints import ResponseInProgress, is_stored, prepared
 from gateway.features.responses.wire.request import CreateResponse, Item
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
@@ -158,7 +158,7 @@ class _Connection:
             await client.write(answer.write([answer.encoder.last()]))
         self._remember(answer)
 
-    def _remember(self, answer: Answer) -> None:
+    def _remember(self, answer: ResponseInProgress) -> None:
         response = answer.encoder.response
         if response["status"] not in ("completed", "incomplete"):
             self._last = None
@@ -213,7 +213,7 @@ def _read(asked: list[bytes]) -> tuple[_Event, CreateResponse]:
     return event, wanted
 
 
-class _Spoken(Answer):
+class _Spoken(ResponseInProgress):
     """Each event is a line, which `_Messages` sends as a message. The protocol's pings keep a silent stream alive."""
 
     comments = False

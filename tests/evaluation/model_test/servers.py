@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler
 from typing import Any, ClassVar
 
-from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.answers import ModelAnswer
 from gateway.features.evaluation.model_test.fake import chunks, served, whole
 from tests.patience import PATIENCE
 
-RIGHT = Answer(content="Ready.", finish="stop")
+RIGHT = ModelAnswer(content="Ready.", finish="stop")
 
 
 @contextmanager

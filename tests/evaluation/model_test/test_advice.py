@@ -12,7 +12,7 @@ import pytest
 
 from gateway.features.evaluation.commands.model_test import main
 from gateway.features.evaluation.model_test.advice import DOCS, advice, unread
-from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.answers import ModelAnswer
 from gateway.features.evaluation.model_test.cases import SUITES, Json, load
 from gateway.features.evaluation.model_test.fake import chunks, served, whole
 from normalizers import registry
@@ -112,7 +112,7 @@ class Leaky(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
-        answer = Answer(content="[TOOL_CALL] get_weather, please", finish="stop")
+        answer = ModelAnswer(content="[TOOL_CALL] get_weather, please", finish="stop")
         if not request.get("stream"):
             self._send(whole(answer, "leaky"))
             return

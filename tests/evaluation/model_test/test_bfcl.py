@@ -11,7 +11,7 @@ import pytest
 
 from gateway.features.evaluation.commands.model_test import main
 from gateway.features.evaluation.model_test import bfcl, bfcl_rules, selfcheck, target
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import BadSuite, Suite
 
 FUNCTION = {
@@ -199,8 +199,8 @@ def test_it_says_how_to_get_it(
 def test_leaks_are_told_though_the_leaderboard_would_pass_them(wheel_cache: Path) -> None:
     case = next(case for case in bfcl.suite("bfcl-mini", wheel_cache).cases if case.category == "irrelevance")
     name = case.bfcl["functions"][0]["name"]
-    leak = Answer(content=f'<tool_call>{{"name": "{name}"}}</tool_call>', finish="stop")
+    leak = ModelAnswer(content=f'<tool_call>{{"name": "{name}"}}</tool_call>', finish="stop")
     verdict = bfcl.judge(case, leak)
     assert (verdict.kind, verdict.folded) == ("text_tool_call", True)
-    called = Answer(calls=(RawCall(name, "{}", "c"),), finish="tool_calls")
+    called = ModelAnswer(calls=(RawCall(name, "{}", "c"),), finish="tool_calls")
     assert not bfcl.judge(case, called).folded

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gateway.features.evaluation.model_test.answers import Answer, NotAnAnswer, RawCall, Stream, read_whole
+from gateway.features.evaluation.model_test.answers import ModelAnswer, NotAnAnswer, RawCall, StreamedParts, read_whole
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Expect, Step, load, read_tools
 from gateway.features.evaluation.model_test.fake import chunks, whole
 from gateway.features.evaluation.model_test.judge import KINDS, blame, judge, schema_fault
@@ -71,13 +71,13 @@ def test_bad_rules(rule: Any) -> None:
         matcher(rule)
 
 
-CALLED = Answer(calls=(RawCall("f", '{"a": 1}', "c1"), RawCall("g", "{}", "c2")), finish="tool_calls")
+CALLED = ModelAnswer(calls=(RawCall("f", '{"a": 1}', "c1"), RawCall("g", "{}", "c2")), finish="tool_calls")
 
 
-@pytest.mark.parametrize("answer", [CALLED, Answer(content="Some words, and more.", finish="stop")])
-def test_streamed_and_whole_read_alike(answer: Answer) -> None:
+@pytest.mark.parametrize("answer", [CALLED, ModelAnswer(content="Some words, and more.", finish="stop")])
+def test_streamed_and_whole_read_alike(answer: ModelAnswer) -> None:
     from_whole = read_whole(whole(answer, "m"))
-    stream = Stream()
+    stream = StreamedParts()
     for chunk in chunks(answer, "m"):
         stream.feed(json.dumps(chunk))
     stream.feed("[DONE]")
@@ -142,7 +142,7 @@ def piece(index: int, arguments: str = "", **fields: Any) -> dict[str, Any]:
     ],
 )
 def test_breaches_in_streams(events: list[str], fault: str) -> None:
-    stream = Stream()
+    stream = StreamedParts()
     for event in [*events, "[DONE]"]:
         stream.feed(event)
     assert any(fault in found for found in stream.answer().faults)
@@ -150,7 +150,7 @@ def test_breaches_in_streams(events: list[str], fault: str) -> None:
 
 @pytest.mark.parametrize("events", [[], [delta(content="x"), delta(finish="stop")]])
 def test_a_stream_that_was_cut(events: list[str]) -> None:
-    stream = Stream()
+    stream = StreamedParts()
     for event in events:
         stream.feed(event)
     with pytest.raises(NotAnAnswer):
@@ -160,13 +160,13 @@ def test_a_stream_that_was_cut(events: list[str]) -> None:
 @pytest.mark.parametrize("data", ["{", '{"error": {"message": "x"}}', "[]", '{"choices": [5]}'])
 def test_no_chunk(data: str) -> None:
     with pytest.raises(NotAnAnswer):
-        Stream().feed(data)
+        StreamedParts().feed(data)
 
 
 def test_the_first_token_may_be_of_any_kind() -> None:
     for fields in ({"content": "x"}, {"reasoning_content": "x"}, {"tool_calls": [piece(0, name="f", id="c")]}):
-        assert Stream().feed(json.dumps({"choices": [{"delta": fields}]}))
-    assert not Stream().feed(delta(role="assistant", content=None))
+        assert StreamedParts().feed(json.dumps({"choices": [{"delta": fields}]}))
+    assert not StreamedParts().feed(delta(role="assistant", content=None))
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def test_leaks(text: str, found: bool) -> None:
 def answered(id: str, *calls: tuple[str, dict[str, Any]], content: str = "", **fields: Any) -> str | None:
     case = CORE[id]
     raw = tuple(RawCall(name, json.dumps(args), f"c{index}") for index, (name, args) in enumerate(calls))
-    answer = Answer(content=content, calls=raw, finish="tool_calls" if calls else "stop", **fields)
+    answer = ModelAnswer(content=content, calls=raw, finish="tool_calls" if calls else "stop", **fields)
     return judge(case, case.steps[0], answer).kind
 
 
@@ -230,7 +230,7 @@ def test_kinds_of_words() -> None:
     assert answered("abstain-001") == "empty_answer"
     # A ctxgate says of its stream's call that it couldn't be read to its end.
     case = CORE["single-001"]
-    cut = Answer(calls=(RawCall("add", '{"a": 1', "c"),), finish="stop", warned=("unfinished_call",))
+    cut = ModelAnswer(calls=(RawCall("add", '{"a": 1', "c"),), finish="stop", warned=("unfinished_call",))
     assert judge(case, case.steps[0], cut).kind == "abandoned_call"
     # One that the answer's length cut is what OpenAI sends, too.
     assert judge(case, case.steps[0], replace(cut, finish="length", warned=("truncated_call",))).kind == "truncated"
@@ -240,7 +240,7 @@ def test_a_call_of_an_undeclared_tool_is_text() -> None:
     """The gateway keeps it as the model wrote it, marks included, and says so: the model's fault."""
     case = CORE["single-001"]
     text = "<|tool_call_start|>[fly()]<|tool_call_end|>"
-    kept = Answer(content=text, finish="stop", warned=("unknown_tool",))
+    kept = ModelAnswer(content=text, finish="stop", warned=("unknown_tool",))
     verdict = judge(case, case.steps[0], kept)
     assert (verdict.kind, verdict.well_formed) == ("unknown_tool", True)
     leaked = judge(case, case.steps[0], replace(kept, warned=()))
@@ -266,7 +266,7 @@ def test_schemas_of_strangers(schema: dict[str, Any], value: Any, fault: str | N
 def test_turning_in_a_circle() -> None:
     case = CORE["chain-006"]
     first = RawCall("filesystem.search", '{"pattern": "invoice-march.txt"}', "c")
-    again = Answer(calls=(first,), finish="tool_calls")
+    again = ModelAnswer(calls=(first,), finish="tool_calls")
     assert judge(case, case.steps[1], again, (first,)).kind == "loop"
 
 
@@ -277,7 +277,7 @@ def test_order_counts_where_it_is_asked_for() -> None:
     calls = tuple(
         RawCall("get_weather", json.dumps({"city": city}), f"c{index}") for index, city in enumerate(("Madrid", "Rome"))
     )
-    swapped = Answer(calls=calls, finish="tool_calls")
+    swapped = ModelAnswer(calls=calls, finish="tool_calls")
     assert judge(case, step, swapped).kind == "wrong_value"
     assert judge(case, case.steps[0], swapped).passed
 
@@ -296,7 +296,7 @@ def test_names_come_back_by_a_table() -> None:
     assert [tool["function"]["name"] for tool in sent["tools"]] == ["a_b_c", "a_b_c_d"]
     assert sent["messages"][0] == {"role": "system", "content": "Be brief."}
     assert sent["stream_options"] == {"include_usage": True}
-    answer = Answer(calls=(RawCall("a_b_c_d", "{}", "1"), RawCall("a.b_c", "{}", "2")))
+    answer = ModelAnswer(calls=(RawCall("a_b_c_d", "{}", "1"), RawCall("a.b_c", "{}", "2")))
     assert [found.name for found in own_names(answer, case, settings).calls] == ["a_b.c_d", "a.b_c?"]
 
 

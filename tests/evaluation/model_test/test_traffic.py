@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.traffic import Asked, Decision, Fault, Pair, decide, decided, fault, needed
 
 TOOL = {
@@ -35,22 +35,22 @@ BODY = {"messages": [{"role": "user", "content": "Book it."}], "tools": [TOOL, O
 LETTER = "Dear passenger, we look forward to welcoming you on board of our train to the sea, which leaves at noon. "
 
 
-def called(*calls: tuple[str, Any]) -> Answer:
+def called(*calls: tuple[str, Any]) -> ModelAnswer:
     made = tuple(
         RawCall(name, arguments if isinstance(arguments, str) else json.dumps(arguments), f"call_{at}")
         for at, (name, arguments) in enumerate(calls)
     )
-    return Answer(calls=made, finish="tool_calls")
+    return ModelAnswer(calls=made, finish="tool_calls")
 
 
-def said(text: str, finish: str = "stop") -> Answer:
-    return Answer(content=text, finish=finish)
+def said(text: str, finish: str = "stop") -> ModelAnswer:
+    return ModelAnswer(content=text, finish=finish)
 
 
 PARIS = called(("book", {"city": "Paris", "seats": 2}))
 SCHEMA = {"type": "json_schema", "json_schema": {"schema": {"type": "object", "required": ["a"]}}}
 
-CASES: dict[str, tuple[dict[str, Any], Answer, Answer, str | None]] = {
+CASES: dict[str, tuple[dict[str, Any], ModelAnswer, ModelAnswer, str | None]] = {
     "the same": ({}, PARIS, PARIS, None),
     "other spaces, and another id": ({}, PARIS, called(("book", '{"seats": 2,"city": " Paris "}')), None),
     "a default that is spelt out": (
@@ -152,7 +152,7 @@ CASES: dict[str, tuple[dict[str, Any], Answer, Answer, str | None]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_right_or_wrong(case: tuple[dict[str, Any], Answer, Answer, str | None]) -> None:
+def test_right_or_wrong(case: tuple[dict[str, Any], ModelAnswer, ModelAnswer, str | None]) -> None:
     more, reference, given, expected = case
     found = fault(Asked(1, {**BODY, **more}, reference), given)
     assert (f"{found.step}: {found.detail}" if found else None) == expected

@@ -17,7 +17,7 @@ from gateway.wire.text import printable_json
 if TYPE_CHECKING:
     from gateway.backends.about import About
     from gateway.config import Model
-    from gateway.detection.choice import Choice
+    from gateway.detection.choice import FormatChoice
 
 EXAMPLES = """\
 examples:
@@ -156,7 +156,7 @@ def _detect(config: Path | None, name: str, as_json: bool) -> int:
     return 0 if found is not None else NOT_DETECTED
 
 
-def _tell_read_back(choice: Choice) -> None:
+def _tell_read_back(choice: FormatChoice) -> None:
     """What the round trip of the template shows, and a derived format as it stands in config.yaml."""
     if choice.reason:
         say(f"it doesn't read back what the template itself renders: {choice.reason[:MAX_REASON]}")

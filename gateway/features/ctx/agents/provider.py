@@ -18,7 +18,7 @@ from gateway.features.ctx import drivers
 from gateway.features.ctx.agents.rooms import ROUTE
 from gateway.features.ctx.drivers.base import Answering, Ask, NotOffered
 from gateway.features.ctx.errors import NoDriver
-from gateway.features.ctx.events import Delta, Event, ReasoningDelta, ToolCall, Usage
+from gateway.features.ctx.events import Delta, Event, ReasoningDelta, ToolCall, UsageEvent
 from gateway.features.ctx.execution import MAX_ANSWER
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.tree import Control, find_root, read_control
@@ -98,7 +98,7 @@ class _Chunks(httpx.AsyncByteStream):
                 call = {"index": self._calls, "id": f"call_{uuid.uuid4().hex[:24]}", "type": "function"}
                 self._calls += 1
                 yield _delta(tool_calls=[{**call, "function": called}])
-            case Usage(input_tokens=prompt, output_tokens=completion):
+            case UsageEvent(input_tokens=prompt, output_tokens=completion):
                 usage = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
                 yield {"choices": [], "usage": usage}
 

@@ -23,7 +23,7 @@ from gateway.features.ctx.events import (
     Text,
     ToolCall,
     ToolResult,
-    Usage,
+    UsageEvent,
 )
 from gateway.features.rooms.schemas import Event as RoomEvent
 
@@ -106,7 +106,7 @@ class Translation:
 
     def _end(self, payload: dict[str, Any]) -> Iterator[Event]:
         if (usage := payload.get("usage")) is not None and usage.get("total"):
-            yield Usage(input_tokens=usage["input"], output_tokens=usage["output"])
+            yield UsageEvent(input_tokens=usage["input"], output_tokens=usage["output"])
         # An `error` follows a failed turn.
         if payload["status"] != "failed":
             yield Done(status=_ENDED.get(payload["status"], "error"), reason=payload.get("limit") or UNSET)

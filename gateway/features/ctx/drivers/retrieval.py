@@ -11,8 +11,8 @@ from gateway.features.ctx.events import AnswerTooLong, Event, EventWriter
 from gateway.features.vectors.wire.embeddings import (
     CreateEmbedding,
     CreateRerank,
+    EmbeddingUsage,
     Scores,
-    Usage,
     Vectors,
     embedding_list,
     rerank_list,
@@ -51,7 +51,7 @@ class Known:
 
     cut = False
 
-    def __init__(self, ask: Ask, value: Any, usage: Usage) -> None:
+    def __init__(self, ask: Ask, value: Any, usage: EmbeddingUsage) -> None:
         writer = EventWriter(ask.run, ask.limit)
         try:
             writer.text(encode(value).decode())

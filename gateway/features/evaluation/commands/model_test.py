@@ -23,7 +23,7 @@ from gateway.features.evaluation.model_test.commands import (
     NOT_COMPARABLE,
     UNREACHABLE,
     USAGE,
-    Usage,
+    WrongCommand,
 )
 
 EPILOG = """\
@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None, name: str = "scripts/model-test") ->
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (Usage, BadSuite, results.BadResult, fake.BadMode, run.OtherRun) as error:
+    except (WrongCommand, BadSuite, results.BadResult, fake.BadMode, run.OtherRun) as error:
         return _end(USAGE, error)
     except run.Unreachable as error:
         return _end(UNREACHABLE, error)

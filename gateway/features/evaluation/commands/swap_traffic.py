@@ -20,7 +20,7 @@ from gateway.errors import ProviderInvalidRequest
 
 if TYPE_CHECKING:
     from gateway.config import Config, Model
-    from gateway.features.evaluation.model_test.answers import Answer
+    from gateway.features.evaluation.model_test.answers import ModelAnswer
     from gateway.features.evaluation.model_test.client import Client
     from gateway.features.evaluation.model_test.traffic import Asked, Decision, Difference, Fault
 
@@ -101,7 +101,7 @@ def recorded(config: Config, model: str, days: float, limit: int) -> list[Asked]
 
 def _asked(found: Any) -> Asked | None:
     """None for a recording that misses a part."""
-    from gateway.features.evaluation.model_test.answers import NotAnAnswer, Stream, read_whole
+    from gateway.features.evaluation.model_test.answers import NotAnAnswer, StreamedParts, read_whole
     from gateway.features.evaluation.model_test.traffic import Asked
 
     recording = found["recording"]
@@ -111,7 +111,7 @@ def _asked(found: Any) -> Asked | None:
     forced = isinstance(body.get("tool_choice"), dict)
     try:
         if found["request"]["stream"]:
-            stream = Stream()
+            stream = StreamedParts()
             for payload in (*recording["clean"], "[DONE]"):
                 stream.feed(payload)
             reference = stream.answer(forced=forced)
@@ -125,12 +125,12 @@ def _asked(found: Any) -> Asked | None:
 # The answers of a model
 
 
-def _answers(config: Config, model: str, asked: Sequence[Asked]) -> list[Answer | Fault | None]:
+def _answers(config: Config, model: str, asked: Sequence[Asked]) -> list[ModelAnswer | Fault | None]:
     """Through a gateway of its own beside any running one. Raises Unreachable."""
     from gateway.features.evaluation.model_test import target
     from gateway.features.evaluation.model_test.client import Client, Endpoint
 
-    async def ask(url: str) -> list[Answer | Fault | None]:
+    async def ask(url: str) -> list[ModelAnswer | Fault | None]:
         key = config.server.api_keys[0].get_secret_value() if config.server.api_keys else None
         async with Client(Endpoint(url, model, key), timeout=ANSWER_SECONDS, retries=TRIES) as client:
             with _progress(model, len(asked)) as advance:
@@ -143,7 +143,7 @@ def _answers(config: Config, model: str, asked: Sequence[Asked]) -> list[Answer 
         return asyncio.run(ask(url))
 
 
-async def _answer(client: Client, asked: Asked, advance: Callable[[], None]) -> Answer | Fault | None:
+async def _answer(client: Client, asked: Asked, advance: Callable[[], None]) -> ModelAnswer | Fault | None:
     from gateway.features.evaluation.model_test.client import AskFailed
     from gateway.features.evaluation.model_test.traffic import Fault
 
@@ -198,7 +198,7 @@ def _show_difference(difference: Difference, active: Model, candidate: Model) ->
     from rich.table import Table
 
     from gateway.cli.table import show
-    from gateway.features.evaluation.model_test.answers import Answer
+    from gateway.features.evaluation.model_test.answers import ModelAnswer
     from gateway.wire.text import printable
 
     asked = difference.pair.asked
@@ -208,7 +208,7 @@ def _show_difference(difference: Difference, active: Model, candidate: Model) ->
     cells = []
     for name, answer in ((active.name, difference.pair.current), (candidate.name, difference.pair.candidate)):
         sides.add_column(name, ratio=1, overflow="fold")
-        cells.append(printable(_text(answer) if isinstance(answer, Answer) else difference.fault.detail))
+        cells.append(printable(_text(answer) if isinstance(answer, ModelAnswer) else difference.fault.detail))
     sides.add_row(*cells)
     show(sides)
 
@@ -222,7 +222,7 @@ def _question(asked: Asked) -> str:
     return words if len(words) <= SHOWN_CHARACTERS // 3 else "…" + words[-SHOWN_CHARACTERS // 3 :]
 
 
-def _text(answer: Answer) -> str:
+def _text(answer: ModelAnswer) -> str:
     lines = [f"{call.name} {call.arguments}" for call in answer.calls]
     lines = [answer.content] * bool(answer.content) + lines + [f"finish: {answer.finish}"]
     text = "\n".join(lines)

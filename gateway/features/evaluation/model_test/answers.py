@@ -26,7 +26,7 @@ class RawCall:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     content: str = ""
     reasoning: str = ""
     calls: tuple[RawCall, ...] = ()
@@ -59,7 +59,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is not JSON")
 
 
-def read_whole(body: Any, *, forced: bool = False) -> Answer:
+def read_whole(body: Any, *, forced: bool = False) -> ModelAnswer:
     """The answer in a chat completion. `forced`: a named tool was asked for, where OpenAI ends with "stop".
 
     Raises NotAnAnswer.
@@ -92,7 +92,7 @@ def read_whole(body: Any, *, forced: bool = False) -> Answer:
     faults += _common_faults(calls, finish, forced)
     usage = body.get("usage") or {}
     told = _warned(body), _probability(body)
-    return Answer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, *told)
+    return ModelAnswer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, *told)
 
 
 @dataclass
@@ -102,7 +102,7 @@ class StreamedCall:
     id: str | None = None
 
 
-class Stream:
+class StreamedParts:
     """Puts a stream together: `feed` each event's data, then `answer`."""
 
     def __init__(self) -> None:
@@ -149,7 +149,7 @@ class Stream:
         except ValueError:
             return len(self._calls) - 1
 
-    def answer(self, *, forced: bool = False) -> Answer:
+    def answer(self, *, forced: bool = False) -> ModelAnswer:
         """Raises NotAnAnswer if the stream never ended properly."""
         if not self._done:
             raise NotAnAnswer("the stream ended without [DONE]")
@@ -160,7 +160,7 @@ class Stream:
         faults = [*self._faults, *_common_faults(calls, finish, forced)]
         content, reasoning = "".join(self._content), "".join(self._reasoning)
         told = self._warned, self._probability
-        return Answer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, *told)
+        return ModelAnswer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, *told)
 
     def _choice(self, choice: Json) -> bool:
         delta = choice.get("delta") or {}

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.features.evaluation.model_test import bfcl_rules
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import (
     HERE,
     BadSuite,
@@ -192,7 +192,7 @@ def schema(written: Json, compat: bool = False) -> Json:
     return made
 
 
-def judge(case: Case, answer: Answer) -> Verdict:
+def judge(case: Case, answer: ModelAnswer) -> Verdict:
     """`folded` is the official score; `kind` is by the strict one, which requires strings to be equal."""
     names = [function["name"] for function in case.bfcl["functions"]]
     fault = formal_fault(answer, names)
@@ -241,19 +241,19 @@ def _fault(case: Case, calls: list[tuple[str, Json]], fold: bool) -> tuple[str, 
     return bfcl_rules.one(calls[0], truth[0], functions, fold)
 
 
-def oracle(case: Case) -> Answer:
+def oracle(case: Case) -> ModelAnswer:
     """A right answer: for each parameter, the first option that passes."""
     truth = case.bfcl["truth"]
     if truth is None:
         if case.must_call:
             name = case.bfcl["functions"][0]["name"]
-            return Answer(calls=(RawCall(name, "{}", "call_0"),), finish="tool_calls")
-        return Answer(content="None of the tools fits.", finish="stop")
+            return ModelAnswer(calls=(RawCall(name, "{}", "call_0"),), finish="tool_calls")
+        return ModelAnswer(content="None of the tools fits.", finish="stop")
     calls = []
     for index, wanted in enumerate(truth):
         ((name, options),) = wanted.items()
         calls.append(RawCall(name, json.dumps(_arguments(case, name, options)), f"call_{index}"))
-    return Answer(calls=tuple(calls), finish="tool_calls")
+    return ModelAnswer(calls=tuple(calls), finish="tool_calls")
 
 
 def _arguments(case: Case, name: str, options: Json) -> Json:
@@ -288,24 +288,24 @@ def literal(option: Any) -> Any:
     return option
 
 
-def mutants(case: Case) -> list[tuple[str, Answer]]:
+def mutants(case: Case) -> list[tuple[str, ModelAnswer]]:
     """Answers that the official rule must refuse, each wrong in one way."""
     right = oracle(case)
     if not right.calls:
         names = [function["name"] for function in case.bfcl["functions"]]
-        called = Answer(calls=(RawCall(names[0], "{}", "call_0"),), finish="tool_calls") if names else None
+        called = ModelAnswer(calls=(RawCall(names[0], "{}", "call_0"),), finish="tool_calls") if names else None
         return [("needless call", called)] if called else []
     if case.bfcl["truth"] is None:
-        return [("in words", Answer(content="No.", finish="stop"))]
+        return [("in words", ModelAnswer(content="No.", finish="stop"))]
     first = right.calls[0]
     arguments: Json = first.parsed()
     found = [
-        ("in words", Answer(content="No.", finish="stop")),
+        ("in words", ModelAnswer(content="No.", finish="stop")),
         ("once more", replace(right, calls=(*right.calls, replace(first, id="again")))),
         ("other name", replace(right, calls=(replace(first, name=first.name + "_x"), *right.calls[1:]))),
     ]
 
-    def spoilt(changed: Json) -> Answer:
+    def spoilt(changed: Json) -> ModelAnswer:
         return replace(right, calls=(replace(first, arguments=json.dumps(changed)), *right.calls[1:]))
 
     found.append(("surplus", spoilt({**arguments, "surplus_argument": 1})))

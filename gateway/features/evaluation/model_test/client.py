@@ -14,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from gateway.features.evaluation.model_test.answers import Answer, NotAnAnswer, Stream, read_whole
+from gateway.features.evaluation.model_test.answers import ModelAnswer, NotAnAnswer, StreamedParts, read_whole
 from gateway.wire.sse import SSEReader
 
 Trouble = Literal["connection", "timeout", "rate_limit", "server_error", "refused", "bad_response", "context_exceeded"]
@@ -57,7 +57,7 @@ class Endpoint:
 class Reply:
     """`ttft_ms` is the first delta with text, reasoning or a piece of a call; streams only."""
 
-    answer: Answer
+    answer: ModelAnswer
     ms: float
     ttfb_ms: float
     ttft_ms: float | None = None
@@ -143,7 +143,7 @@ class Client:
     async def _streamed(
         self, response: httpx.Response, began: float, first: float, forced: bool, attempt: int
     ) -> Reply:
-        stream = Stream()
+        stream = StreamedParts()
         first_delta = last_delta = first_call = None
         reads: set[int] = set()
         try:

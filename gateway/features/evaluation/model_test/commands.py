@@ -29,7 +29,7 @@ BASELINES = target.BASELINES
 RUNS = target.RUNS / "model-test"
 
 
-class Usage(Exception):
+class WrongCommand(Exception):
     """A wrong command line."""
 
 
@@ -62,7 +62,7 @@ def _thresholds_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint:
     decided = thresholds.decisions(cases, *found)
     if all(each.probability is None for each in decided):
         why = next((sample["detail"] for sample in found[0] if sample.get("http")), "only ctxgate does")
-        raise Usage(f"{endpoint.model} told of no answer how likely a call was: {why}")
+        raise WrongCommand(f"{endpoint.model} told of no answer how likely a call was: {why}")
     curve = thresholds.curve(decided)
     head = ("threshold", "passed", "due calls made", "needless calls")
     show(table_of(("", *head), thresholds.rows(curve), right=head))
@@ -170,7 +170,7 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
     key = os.environ.get(args.api_key_env)
     url = args.base_url or (None if args.serve or args.config else os.environ.get("OPENAI_BASE_URL"))
     if sum(map(bool, (args.base_url, args.serve, args.fake))) > 1:
-        raise Usage("choose one of --base-url, --serve and --fake")
+        raise WrongCommand("choose one of --base-url, --serve and --fake")
     if args.fake:
         with fake.serving(args.fake, cases) as url:
             yield Endpoint(url, f"fake-{args.fake.partition(':')[0]}"), None
@@ -206,7 +206,9 @@ async def _listed_model(endpoint: Endpoint) -> str:
             raise run.Unreachable(f"{endpoint.shown}/models isn't OpenAI's list of models") from error
     names = [name for name, is_active in active.items() if is_active] or list(active)
     if len(names) != 1:
-        raise Usage(f"choose a --model: {', '.join(names)}" if names else f"{endpoint.shown}/models lists no model")
+        raise WrongCommand(
+            f"choose a --model: {', '.join(names)}" if names else f"{endpoint.shown}/models lists no model"
+        )
     return str(names[0])
 
 
@@ -232,13 +234,13 @@ def _suite(name: str, compat: bool) -> Suite:
         return bfcl.suite(name, target.cache(), compat=compat)
     if (Path(name) / "suite.yaml").is_file():
         return load(Path(name))
-    raise Usage(f"there is no suite {name}: smoke, core, bfcl-mini, bfcl, or a folder with a suite.yaml")
+    raise WrongCommand(f"there is no suite {name}: smoke, core, bfcl-mini, bfcl, or a folder with a suite.yaml")
 
 
 def _chosen(suite: Suite, args: Options) -> list[Case]:
     known = {case.category for case in suite.cases}
     if wrong := set(args.category or ()) - known:
-        raise Usage(f"no category {', '.join(sorted(wrong))}: {', '.join(sorted(known))}")
+        raise WrongCommand(f"no category {', '.join(sorted(wrong))}: {', '.join(sorted(known))}")
     cases = [
         case
         for case in suite.cases
@@ -247,7 +249,7 @@ def _chosen(suite: Suite, args: Options) -> list[Case]:
         and (not args.tag or set(args.tag) & set(case.tags))
     ]
     if not cases:
-        raise Usage("no case is left to ask")
+        raise WrongCommand("no case is left to ask")
     return choose(cases, args.limit, args.seed)
 
 
@@ -257,7 +259,7 @@ def _settings(args: Options) -> Settings:
         try:
             prompt = Path(args.system_prompt).read_text("utf-8").strip()
         except OSError as error:
-            raise Usage(f"--system-prompt: {error}") from error
+            raise WrongCommand(f"--system-prompt: {error}") from error
     return Settings(
         temperature=args.temperature,
         top_p=args.top_p,
@@ -353,7 +355,7 @@ def baselines(args: Options) -> int:
         say(_save(args.baselines, results.baseline(result, args.name or _filename(result["target"]["model"]))))
         return OK
     if args.name is None:
-        raise Usage(f"baseline {args.action} needs a name: see baseline list")
+        raise WrongCommand(f"baseline {args.action} needs a name: see baseline list")
     file = args.baselines / f"{_filename(args.name)}.json"
     kept = results.read(file)
     if args.action == "rm":
@@ -373,7 +375,7 @@ def _save(folder: Path, kept: Json) -> Path:
 def _last_run() -> Path:
     runs = sorted(path.parent for path in RUNS.glob(f"*/{results.RESULTS}"))
     if not runs:
-        raise Usage("there is no run yet: name one with --from")
+        raise WrongCommand("there is no run yet: name one with --from")
     return runs[-1]
 
 
@@ -442,5 +444,5 @@ def _filename(name: str) -> str:
 def _pair(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals:
-        raise Usage(f"--header {name}: write NAME=VALUE")
+        raise WrongCommand(f"--header {name}: write NAME=VALUE")
     return name, value

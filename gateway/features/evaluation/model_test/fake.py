@@ -16,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from gateway.features.evaluation.model_test import oracle
-from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.answers import ModelAnswer
 from gateway.features.evaluation.model_test.cases import Case, Json
 
 MODES = ("oracle", "never", "always", "noisy", "leaky", "broken-json")
@@ -41,7 +41,7 @@ class Fake:
             raise BadMode(f"{share} is no share: 0 to 1") from None
         self._cases: Mapping[str, Case] = {case.id: case for case in cases}
 
-    def answer(self, place: str) -> Answer:
+    def answer(self, place: str) -> ModelAnswer:
         id, _, step = place.rpartition("/")
         case = self._cases[id]
         right = oracle.answer(case, case.steps[int(step)])
@@ -100,7 +100,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         request = json.loads(self.rfile.read(int(self.headers["content-length"])))
         place = self.headers.get(CASE_HEADER)
-        answer = self.answers.answer(place) if place else Answer(content="Ready.", finish="stop")
+        answer = self.answers.answer(place) if place else ModelAnswer(content="Ready.", finish="stop")
         if not request.get("stream"):
             self._send(whole(answer, request["model"]))
             return
@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         """Says nothing: the progress bar is there."""
 
 
-def whole(answer: Answer, model: str) -> Json:
+def whole(answer: ModelAnswer, model: str) -> Json:
     message: dict[str, Any] = {"role": "assistant", "content": answer.content or None}
     if answer.calls:
         message["tool_calls"] = [
@@ -137,7 +137,7 @@ def whole(answer: Answer, model: str) -> Json:
     return {**head, "choices": [choice], "usage": _usage(answer)}
 
 
-def chunks(answer: Answer, model: str) -> Iterator[Json]:
+def chunks(answer: ModelAnswer, model: str) -> Iterator[Json]:
     """The same as a stream: text in pieces of 12 characters, arguments of 8."""
     head = {"id": "chatcmpl-fake", "object": "chat.completion.chunk", "created": 0, "model": model}
 
@@ -157,6 +157,6 @@ def chunks(answer: Answer, model: str) -> Iterator[Json]:
     yield {**head, "choices": [], "usage": _usage(answer)}
 
 
-def _usage(answer: Answer) -> Json:
+def _usage(answer: ModelAnswer) -> Json:
     tokens = 1 + (len(answer.content) + sum(len(call.arguments) for call in answer.calls)) // 4
     return {"prompt_tokens": 10, "completion_tokens": tokens, "total_tokens": 10 + tokens}

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import Case, Expect, Json, Step, Wanted
 from gateway.features.evaluation.model_test.matchers import Absent
 from gateway.schema.checker import compiled
@@ -89,7 +89,7 @@ class Verdict:
         return self.kind is None
 
 
-def judge(case: Case, step: Step, answer: Answer, before: Sequence[RawCall] = ()) -> Verdict:
+def judge(case: Case, step: Step, answer: ModelAnswer, before: Sequence[RawCall] = ()) -> Verdict:
     """One turn. `before`: the calls of earlier turns, for a model that turns in a circle."""
     tools = {tool["function"]["name"]: tool["function"]["parameters"] for tool in case.tools}
     strict = [_fault(expect, tools, case.forbid, answer, before, False) for expect in step.expect]
@@ -112,7 +112,7 @@ def judge(case: Case, step: Step, answer: Answer, before: Sequence[RawCall] = ()
     )
 
 
-def well_formed(answer: Answer, tools: Collection[str]) -> bool:
+def well_formed(answer: ModelAnswer, tools: Collection[str]) -> bool:
     """Whether a client can use it: OpenAI's format, arguments that are an object, no dialect in the text."""
     if answer.faults or (unread_call(answer.content, tools) and UNDECLARED not in answer.warned):
         return False
@@ -126,7 +126,7 @@ def _fault(
     expect: Expect,
     tools: Mapping[str, Json],
     forbid: frozenset[str],
-    answer: Answer,
+    answer: ModelAnswer,
     before: Sequence[RawCall],
     fold: bool,
 ) -> tuple[str, str] | None:
@@ -153,7 +153,7 @@ def _fault(
     return None
 
 
-def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | None:
+def formal_fault(answer: ModelAnswer, tools: Collection[str]) -> tuple[str, str] | None:
     """Faults of an answer that don't depend on the expected one."""
     if answer.warned and answer.finish != "length" and (begun := _unreadable(answer)):
         # A stream can't take back what it has said: its first half was a call.
@@ -177,7 +177,7 @@ def formal_fault(answer: Answer, tools: Collection[str]) -> tuple[str, str] | No
     return ("text_tool_call", found) if found else None
 
 
-def _unreadable(answer: Answer) -> RawCall | None:
+def _unreadable(answer: ModelAnswer) -> RawCall | None:
     for call in answer.calls:
         try:
             call.parsed()
@@ -186,7 +186,7 @@ def _unreadable(answer: Answer) -> RawCall | None:
     return None
 
 
-def _wordless(expect: Expect, answer: Answer, fold: bool) -> tuple[str, str] | None:
+def _wordless(expect: Expect, answer: ModelAnswer, fold: bool) -> tuple[str, str] | None:
     if not answer.content.strip():
         return "empty_answer", "neither a call nor a word"
     if expect.says is not None and not expect.says.accepts(answer.content, fold):

@@ -7,22 +7,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import Case, Expect, Json, Step, Wanted
 
 WORDS = "I would rather say this in words."
 
 
-def answer(case: Case, step: Step) -> Answer:
+def answer(case: Case, step: Step) -> ModelAnswer:
     """The answer by the first alternative of the step."""
     return _answer(step.expect[0], case.steps.index(step))
 
 
-def _answer(expect: Expect, number: int) -> Answer:
+def _answer(expect: Expect, number: int) -> ModelAnswer:
     calls = tuple(_call(wanted, f"call_{number}_{index}") for index, wanted in enumerate(expect.calls))
     if calls:
-        return Answer(calls=calls, finish="tool_calls")
-    return Answer(content=str(expect.says.example()) if expect.says else WORDS, finish="stop")
+        return ModelAnswer(calls=calls, finish="tool_calls")
+    return ModelAnswer(content=str(expect.says.example()) if expect.says else WORDS, finish="stop")
 
 
 def arguments(wanted: Wanted) -> Json:
@@ -33,28 +33,28 @@ def _call(wanted: Wanted, id: str) -> RawCall:
     return RawCall(wanted.name, json.dumps(arguments(wanted), ensure_ascii=False), id)
 
 
-def never() -> Answer:
+def never() -> ModelAnswer:
     """A model that doesn't call, whatever is asked."""
-    return Answer(content=WORDS, finish="stop")
+    return ModelAnswer(content=WORDS, finish="stop")
 
 
-def always(case: Case) -> Answer:
+def always(case: Case) -> ModelAnswer:
     """A model that calls the first tool, whatever is asked."""
-    return Answer(calls=(RawCall(case.tools[0]["function"]["name"], "{}", "call_0"),), finish="tool_calls")
+    return ModelAnswer(calls=(RawCall(case.tools[0]["function"]["name"], "{}", "call_0"),), finish="tool_calls")
 
 
-def leaky(right: Answer) -> Answer:
+def leaky(right: ModelAnswer) -> ModelAnswer:
     """The calls as unparsed text of a dialect."""
     texts = [f'<tool_call>{{"name": "{call.name}", "arguments": {call.arguments}}}</tool_call>' for call in right.calls]
-    return Answer(content="\n".join(texts) or right.content, finish="stop")
+    return ModelAnswer(content="\n".join(texts) or right.content, finish="stop")
 
 
-def broken_json(right: Answer) -> Answer:
+def broken_json(right: ModelAnswer) -> ModelAnswer:
     calls = tuple(replace(call, arguments=call.arguments[:-1]) for call in right.calls)
     return replace(right, calls=calls)
 
 
-def mutants(case: Case, step: Step) -> Iterator[tuple[str, Answer]]:
+def mutants(case: Case, step: Step) -> Iterator[tuple[str, ModelAnswer]]:
     """Each is wrong by every way of the step, if the judge is right."""
     right = answer(case, step)
     names = [tool["function"]["name"] for tool in case.tools]
@@ -62,7 +62,7 @@ def mutants(case: Case, step: Step) -> Iterator[tuple[str, Answer]]:
         words_are_right = any(not expect.calls for expect in step.expect)
         if not words_are_right:
             yield "in words", never()
-            yield "nothing", Answer(finish="stop")
+            yield "nothing", ModelAnswer(finish="stop")
         for index, wanted in enumerate(step.expect[0].calls):
             yield from _spoilt(right, index, wanted, step)
         first = right.calls[0]
@@ -78,21 +78,21 @@ def mutants(case: Case, step: Step) -> Iterator[tuple[str, Answer]]:
         yield "leaked", leaky(right)
         yield "leaked beside", replace(right, content=leaky(right).content)
     else:
-        yield "nothing", Answer(finish="stop")
+        yield "nothing", ModelAnswer(finish="stop")
         yield "needless call", always(case)
-        yield "leaked", Answer(content=f"{names[0]}()", finish="stop")
+        yield "leaked", ModelAnswer(content=f"{names[0]}()", finish="stop")
         if step.expect[0].says is not None:
-            yield "other words", Answer(content="zzzz", finish="stop")
+            yield "other words", ModelAnswer(content="zzzz", finish="stop")
     yield "cut", replace(right, finish="length")
     yield "bad form", replace(right, faults=("a call has no id",))
 
 
-def _spoilt(right: Answer, index: int, wanted: Wanted, step: Step) -> Iterator[tuple[str, Answer]]:
+def _spoilt(right: ModelAnswer, index: int, wanted: Wanted, step: Step) -> Iterator[tuple[str, ModelAnswer]]:
     """One argument of one call is wrong."""
     call = right.calls[index]
     given: Json = json.loads(call.arguments)
 
-    def spoilt(changed: Json) -> Answer:
+    def spoilt(changed: Json) -> ModelAnswer:
         other = replace(call, arguments=json.dumps(changed, ensure_ascii=False))
         return replace(right, calls=(*right.calls[:index], other, *right.calls[index + 1 :]))
 
@@ -108,7 +108,7 @@ def _spoilt(right: Answer, index: int, wanted: Wanted, step: Step) -> Iterator[t
                 yield f"{wanted.name}.{name} = {value!r}", spoilt({**given, name: value})
 
 
-def _right_elsewhere(right: Answer, index: int, wanted: Wanted, changed: dict[str, Any], step: Step) -> bool:
+def _right_elsewhere(right: ModelAnswer, index: int, wanted: Wanted, changed: dict[str, Any], step: Step) -> bool:
     """Whether the spoilt arguments happen to be those of another way's call."""
     for expect in step.expect[1:]:
         for other in expect.calls:

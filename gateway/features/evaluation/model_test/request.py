@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.answers import ModelAnswer
 from gateway.features.evaluation.model_test.cases import Case, Json, digest
 
 Names = Literal["dotted", "underscore"]
@@ -68,7 +68,7 @@ def forced(case: Case) -> bool:
     return isinstance(case.tool_choice, dict)
 
 
-def own_names(answer: Answer, case: Case, settings: Settings) -> Answer:
+def own_names(answer: ModelAnswer, case: Case, settings: Settings) -> ModelAnswer:
     """The answer with the case's tool names. By a table: a name may hold both dots and underscores."""
     if settings.names == "dotted":
         return answer

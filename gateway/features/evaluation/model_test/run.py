@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gateway.features.evaluation.model_test import judge, request
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import Case, Json, digest
 from gateway.features.evaluation.model_test.client import AskFailed, Client, Endpoint, Reply
 from gateway.features.evaluation.model_test.fake import CASE_HEADER
@@ -232,7 +232,7 @@ async def _sample(client: Client, plan: Plan, task: Task) -> Json:
     return sample
 
 
-def verdict_of(case: Case, number: int, answer: Answer, before: Sequence[RawCall]) -> judge.Verdict:
+def verdict_of(case: Case, number: int, answer: ModelAnswer, before: Sequence[RawCall]) -> judge.Verdict:
     if case.checker == "bfcl":
         from gateway.features.evaluation.model_test import bfcl
 
@@ -290,7 +290,7 @@ def _times(reply: Reply) -> Json:
     }
 
 
-def _turn(answer: Answer, results: Sequence[str]) -> list[Json]:
+def _turn(answer: ModelAnswer, results: Sequence[str]) -> list[Json]:
     """The model's turn and its tools' results, in the form of the next request."""
     if not answer.calls:
         return [{"role": "assistant", "content": answer.content}]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gateway.features.evaluation.model_test import oracle, stats
-from gateway.features.evaluation.model_test.answers import Answer
+from gateway.features.evaluation.model_test.answers import ModelAnswer
 from gateway.features.evaluation.model_test.cases import Case, Suite
 from gateway.features.evaluation.model_test.run import verdict_of
 
@@ -79,7 +79,7 @@ def _case(case: Case, report: Report) -> None:
     report.right += passed
 
 
-def _right(case: Case, number: int) -> Answer:
+def _right(case: Case, number: int) -> ModelAnswer:
     if case.checker == "bfcl":
         from gateway.features.evaluation.model_test import bfcl
 
@@ -87,13 +87,13 @@ def _right(case: Case, number: int) -> Answer:
     return oracle.answer(case, case.steps[number])
 
 
-def _bfcl_mutants(case: Case) -> list[tuple[str, Answer]]:
+def _bfcl_mutants(case: Case) -> list[tuple[str, ModelAnswer]]:
     from gateway.features.evaluation.model_test import bfcl
 
     return bfcl.mutants(case)
 
 
-def _balanced(chosen: Suite, model: Callable[[Case], Answer]) -> float | None:
+def _balanced(chosen: Suite, model: Callable[[Case], ModelAnswer]) -> float | None:
     """The mean of the shares of right decisions where calls are due and where they aren't."""
     decided: dict[bool, list[bool]] = {True: [], False: []}
     for case in chosen.cases:

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from gateway.features.evaluation.model_test import stats
-from gateway.features.evaluation.model_test.answers import Answer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.cases import Json
 from gateway.features.evaluation.model_test.compare import Rules, Test, paired
 from gateway.features.evaluation.model_test.judge import formal_fault, schema_fault
@@ -40,7 +40,7 @@ class Asked:
 
     number: int
     body: Json
-    reference: Answer
+    reference: ModelAnswer
 
     @property
     def tools(self) -> dict[str, Json]:
@@ -66,8 +66,8 @@ class Pair:
     """One request, answered by both; None: no answer, which says nothing about the model."""
 
     asked: Asked
-    current: Answer | Fault | None
-    candidate: Answer | Fault | None
+    current: ModelAnswer | Fault | None
+    candidate: ModelAnswer | Fault | None
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ def _needed(flips: float) -> int:
 # One answer
 
 
-def fault(asked: Asked, answer: Answer | Fault | None) -> Fault | None:
+def fault(asked: Asked, answer: ModelAnswer | Fault | None) -> Fault | None:
     """The fault of the answer; None: it conforms, and does what the reference does."""
     if answer is None or isinstance(answer, Fault):
         return answer
@@ -175,7 +175,7 @@ def fault(asked: Asked, answer: Answer | Fault | None) -> Fault | None:
     return None
 
 
-def nonconforming(asked: Asked, answer: Answer) -> str | None:
+def nonconforming(asked: Asked, answer: ModelAnswer) -> str | None:
     """Which constraint of the request the answer violates: the tools' schemas, tool_choice, response_format."""
     tools = asked.tools
     formal = formal_fault(answer, tools)
@@ -192,7 +192,7 @@ def nonconforming(asked: Asked, answer: Answer) -> str | None:
     return _breaks_format(asked.body.get("response_format"), answer)
 
 
-def _breaks_choice(body: Json, answer: Answer) -> str | None:
+def _breaks_choice(body: Json, answer: ModelAnswer) -> str | None:
     choice, names = body.get("tool_choice"), [call.name for call in answer.calls]
     if choice == "none" and names:
         return "calls, though tool_choice is none"
@@ -207,7 +207,7 @@ def _breaks_choice(body: Json, answer: Answer) -> str | None:
     return None
 
 
-def _breaks_format(wanted: Any, answer: Answer) -> str | None:
+def _breaks_format(wanted: Any, answer: ModelAnswer) -> str | None:
     kind = wanted.get("type") if isinstance(wanted, dict) else None
     if answer.calls or kind not in ("json_object", "json_schema"):
         return None

@@ -12,7 +12,7 @@ import msgspec
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.anthropic import ERROR_TYPES, STOP_REASONS
 from gateway.wire.chat import decode
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Event = dict[str, Any]
 
@@ -57,7 +57,7 @@ class MessageEncoder:
             "content": [],
             "stop_reason": None,
             "stop_sequence": None,
-            "usage": _usage(Usage()),
+            "usage": _usage(UsagePiece()),
         }
         self._thinking = thinking
         self._omitted = omitted
@@ -77,7 +77,7 @@ class MessageEncoder:
 
     def read(self, prompt: int, cached: int) -> None:
         """The prompt's tokens, `cached` ones among them, if they are known before `opening`."""
-        self.message["usage"] = _usage(Usage(prompt=prompt, cached=cached)) | self._tier
+        self.message["usage"] = _usage(UsagePiece(prompt=prompt, cached=cached)) | self._tier
 
     def opening(self) -> list[Event]:
         return [{"type": "message_start", "message": {**self.message, "content": []}}, {"type": "ping"}]
@@ -87,10 +87,10 @@ class MessageEncoder:
         events: list[Event] = []
         for piece in pieces:
             match piece:
-                case Text() if piece.text:
+                case TextPiece() if piece.text:
                     self._ensure_block(events, "text", {"text": ""})
                     self._add_delta(events, piece.text, {"type": "text_delta", "text": piece.text})
-                case Reasoning() if self._thinking:
+                case ReasoningPiece() if self._thinking:
                     self._ensure_block(events, "thinking", {"thinking": "", "signature": ""})
                     if not self._omitted:
                         self._add_delta(events, piece.text, {"type": "thinking_delta", "thinking": piece.text})
@@ -107,7 +107,7 @@ class MessageEncoder:
                     self._add_delta(events, piece.json, {"type": "input_json_delta", "partial_json": piece.json})
                 case End():
                     self._end = piece
-                case Usage():
+                case UsagePiece():
                     self.message["usage"] = _usage(piece) | self._tier
         return events
 
@@ -187,7 +187,7 @@ def _input(arguments: str, *, cut: bool) -> Any:
         ) from error
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: UsagePiece) -> dict[str, Any]:
     """Anthropic counts cached tokens separately."""
     return {
         "input_tokens": usage.prompt - usage.cached,

@@ -10,7 +10,7 @@ from gateway.features.models.inventory.entry import Line
 from gateway.features.models.inventory.facts import Facts
 
 
-class Choice(Struct, frozen=True):
+class CallSettings(Struct, frozen=True):
     """threshold, examples: the keys `call_threshold` and `tool_examples`. one: an answer has one call at most. why: the
     figures, for the comment."""
 
@@ -20,11 +20,11 @@ class Choice(Struct, frozen=True):
     why: str
 
 
-KNOWN: Mapping[tuple[str, str], Choice] = {
-    ("Qwen2.5-Coder", "0.5B"): Choice(
+KNOWN: Mapping[tuple[str, str], CallSettings] = {
+    ("Qwen2.5-Coder", "0.5B"): CallSettings(
         0.2, ("ask", "chain", "hello"), True, "186 of core's 314 pass, with bare llama.cpp 79; measured 2026-11-29"
     ),
-    ("Qwen2.5-Coder", "1.5B"): Choice(
+    ("Qwen2.5-Coder", "1.5B"): CallSettings(
         0.135, ("ask", "chain", "hello"), True, "204 of core's 314 pass, with bare llama.cpp 71; measured 2026-11-29"
     ),
 }

@@ -16,7 +16,7 @@ from gateway.backends.about import About, about
 from gateway.errors import ProviderInvalidModel
 from gateway.features.models.inventory import facts, media
 from gateway.features.models.inventory.facts import Facts
-from gateway.features.models.inventory.media import Choice, Kind
+from gateway.features.models.inventory.media import Kind, MediaChoice
 from gateway.features.models.inventory.source import Hub
 from gateway.features.models.pull.hub import Remote, listed, parts, translated
 
@@ -131,7 +131,7 @@ def _other(path: str) -> bool:
     return "mmproj" in path.lower() or (part is not None and part[1] != "00001")
 
 
-def _media(repo: str, commit: str, choice: Choice, files: Sequence[Remote]) -> Found:
+def _media(repo: str, commit: str, choice: MediaChoice, files: Sequence[Remote]) -> Found:
     wanted = {choice.file, f"{choice.file}.json"} if choice.file is not None else {file.path for file in files}
     size = sum(file.size for file in files if file.path in wanted)
     sha256 = next((file.sha256 for file in files if file.path == choice.file), None)

@@ -78,27 +78,27 @@ SD_CPP = Kind(
 )  # fmt: skip
 
 
-class Choice(Struct, frozen=True):
+class MediaChoice(Struct, frozen=True):
     """file: None for the whole repository, or folder."""
 
     kind: Kind
     file: str | None
 
 
-def choices(repo: str, files: Sequence[str]) -> list[Choice]:
+def choices(repo: str, files: Sequence[str]) -> list[MediaChoice]:
     """The models that hear, speak or draw in a repository. Raises ProviderInvalidModel for one that needs a server."""
     if "kokoro" in repo.lower():
         raise ProviderInvalidModel(f"{repo}: {KOKORO}")
     there = {*files}
     if {"model.bin", "config.json"} <= there and "pytorch_model.bin" not in there:
-        return [Choice(EARS, None)]
-    found = [Choice(MOUTH, file) for file in files if file.endswith(".onnx") and f"{file}.json" in there]
-    found += [Choice(WHISPER_CPP, file) for file in files if _WHISPER.fullmatch(PurePosixPath(file).name)]
-    found += [Choice(SD_CPP, file) for file in files if file.endswith(".gguf") and _DRAWS.search(f"{repo}/{file}")]
+        return [MediaChoice(EARS, None)]
+    found = [MediaChoice(MOUTH, file) for file in files if file.endswith(".onnx") and f"{file}.json" in there]
+    found += [MediaChoice(WHISPER_CPP, file) for file in files if _WHISPER.fullmatch(PurePosixPath(file).name)]
+    found += [MediaChoice(SD_CPP, file) for file in files if file.endswith(".gguf") and _DRAWS.search(f"{repo}/{file}")]
     return found
 
 
-def chosen(source: Hub, found: Sequence[Choice]) -> Choice:
+def chosen(source: Hub, found: Sequence[MediaChoice]) -> MediaChoice:
     """The one whose file the source names, in full or in part. Raises ProviderInvalidModel, listing the choices."""
     wanted = (source.quant or "").lower()
     fits = [one for one in found if not wanted or wanted in _name(one).lower()]
@@ -130,12 +130,12 @@ def role_of(name: str) -> Role:
     return next((role for pattern, role in _ROLES if pattern.search(name)), "chat")
 
 
-def _names(choice: Choice) -> tuple[str, ...]:
+def _names(choice: MediaChoice) -> tuple[str, ...]:
     """What a user may call it: `ggml-base.bin`, `ggml-base` or `base`."""
     name = _name(choice).lower()
     stem = PurePosixPath(name).stem
     return name, stem, stem.removeprefix("ggml-")
 
 
-def _name(choice: Choice) -> str:
+def _name(choice: MediaChoice) -> str:
     return PurePosixPath(choice.file or "model.bin").name

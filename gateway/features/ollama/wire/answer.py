@@ -10,7 +10,7 @@ import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.chat import decode
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage, Warned
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece, Warned
 
 Line = dict[str, Any]
 
@@ -54,7 +54,7 @@ class LineEncoder:
         """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._calls = 0
         self._end = End("stop")
-        self._usage = Usage()
+        self._usage = UsagePiece()
 
     def opening(self) -> list[Line]:
         return []
@@ -65,9 +65,9 @@ class LineEncoder:
         lines: list[Line] = []
         for piece in pieces:
             match piece:
-                case Text() if piece.text or (piece.logprobs and self._top is not None):
+                case TextPiece() if piece.text or (piece.logprobs and self._top is not None):
                     lines += [*self._finish_call(), self._line(piece.text, **self._logprobs(piece))]
-                case Reasoning():
+                case ReasoningPiece():
                     lines += [*self._finish_call(), self._line("", thinking=piece.text)]
                 case CallStart():
                     lines += self._finish_call()
@@ -82,7 +82,7 @@ class LineEncoder:
                     self._arguments.append(piece.json)
                 case End():
                     self._end = piece
-                case Usage():
+                case UsagePiece():
                     self._usage = piece
                 case Warned():
                     self._warnings += piece.warnings
@@ -154,7 +154,7 @@ class LineEncoder:
         self._calls += 1
         return [self._line("", tool_calls=[{"id": call.id, "function": function}])]
 
-    def _logprobs(self, piece: Text) -> Line:
+    def _logprobs(self, piece: TextPiece) -> Line:
         """The field `logprobs` of a line, as Ollama writes it; {} if there are none, or none were asked for."""
         if self._top is None or not piece.logprobs:
             return {}

@@ -10,7 +10,7 @@ from typing import Any
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.features.responses.wire.custom import InputReader
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, seal
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, Reasoning, Text, Usage
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Event = dict[str, Any]
 
@@ -112,7 +112,7 @@ class ResponseEncoder:
         self._end: End | None = None
         self._remote: dict[str, _OpenRemote] = {}
         """Calls of MCP servers' tools that have no result yet, by the engine's id."""
-        self._used = self._before = Usage()
+        self._used = self._before = UsagePiece()
 
     def opening(self) -> list[Event]:
         created = self._event("response.created", response=self._snapshot())
@@ -124,9 +124,9 @@ class ResponseEncoder:
         events: list[Event] = []
         for piece in pieces:
             match piece:
-                case Text():
+                case TextPiece():
                     self._part(events, "message", piece.text, piece.logprobs)
-                case Reasoning():
+                case ReasoningPiece():
                     self._part(events, "reasoning", piece.text, [])
                 case CallStart():
                     self._call(events, piece)
@@ -134,7 +134,7 @@ class ResponseEncoder:
                     self._arguments(events, piece)
                 case End():
                     self._end = piece
-                case Usage():
+                case UsagePiece():
                     self._used = _sum(self._before, piece)
                     self.response["usage"] = usage_object(self._used)
         return events
@@ -414,8 +414,8 @@ class _OpenRemote(_OpenCall):
         return [self.event(f"response.mcp_call.{status}")]
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(
+def _sum(one: UsagePiece, other: UsagePiece) -> UsagePiece:
+    return UsagePiece(
         prompt=one.prompt + other.prompt,
         completion=one.completion + other.completion,
         cached=one.cached + other.cached,
@@ -423,7 +423,7 @@ def _sum(one: Usage, other: Usage) -> Usage:
     )
 
 
-def usage_object(usage: Usage) -> dict[str, Any]:
+def usage_object(usage: UsagePiece) -> dict[str, Any]:
     return {
         "input_tokens": usage.prompt,
         "input_tokens_details": {"cached_tokens": usage.cached, "cache_write_tokens": 0},

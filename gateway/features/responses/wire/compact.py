@@ -18,7 +18,7 @@ from gateway.features.responses.wire.conversations import shown
 from gateway.features.responses.wire.request import Item, as_items, messages, seal
 from gateway.wire import body
 from gateway.wire.body import Name
-from gateway.wire.pieces import Usage
+from gateway.wire.pieces import UsagePiece
 
 TASK = """\
 Summarise the conversation below for an assistant who will continue it without seeing it. Keep the user's goals and \
@@ -61,7 +61,7 @@ def chat_fields(request: Compact, items: Iterable[Item]) -> dict[str, Any]:
 
 
 def compaction(
-    items: Iterable[Item], summary: str, *, cut: bool, model: str, usage: Usage, created_at: int
+    items: Iterable[Item], summary: str, *, cut: bool, model: str, usage: UsagePiece, created_at: int
 ) -> dict[str, Any]:
     """The object with the user's messages as they were, and the summary of everything."""
     kept = [shown({"id": new_id("msg"), **item}) for item in items if item.get("role") == "user"]

@@ -97,12 +97,12 @@ def _tier(written: str | None) -> dict[str, Raw]:
     return {} if written is None else {"service_tier": Raw(encode(written))}
 
 
-class Usage(Struct):
+class EmbeddingUsage(Struct):
     prompt_tokens: int = 0
     total_tokens: int = 0
 
     @classmethod
-    def of(cls, written: Raw) -> Usage:
+    def of(cls, written: Raw) -> EmbeddingUsage:
         """What can be read of an engine's counts; its vectors and scores are sound whatever it counts."""
         usage = read_usage(bytes(written)) or {}
         return cls(*(whole_number(usage.get(name)) for name in cls.__struct_fields__))
@@ -117,13 +117,13 @@ class Vectors(Struct):
     """An engine's answer."""
 
     data: list[_Embedding]
-    usage: Usage = msgspec.field(default_factory=Usage)
+    usage: EmbeddingUsage = msgspec.field(default_factory=EmbeddingUsage)
 
     @classmethod
     def parse(cls, data: bytes) -> Vectors:
         """Sorts the vectors in the order of the input. Raises ProviderInvalidResponse."""
         found = _read(_decode_vectors, data)
-        return cls(sorted(found.data, key=lambda one: one.index), Usage.of(found.usage))
+        return cls(sorted(found.data, key=lambda one: one.index), EmbeddingUsage.of(found.usage))
 
 
 class _Score(Struct):
@@ -135,13 +135,13 @@ class Scores(Struct):
     """An engine's answer."""
 
     results: list[_Score]
-    usage: Usage = msgspec.field(default_factory=Usage)
+    usage: EmbeddingUsage = msgspec.field(default_factory=EmbeddingUsage)
 
     @classmethod
     def parse(cls, data: bytes) -> Scores:
         """Raises ProviderInvalidResponse."""
         found = _read(_decode_scores, data)
-        return cls(found.results, Usage.of(found.usage))
+        return cls(found.results, EmbeddingUsage.of(found.usage))
 
     @classmethod
     def of(cls, vectors: Vectors) -> Scores:

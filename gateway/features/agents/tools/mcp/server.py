@@ -16,7 +16,7 @@ from gateway.errors import Backoff
 from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools.base import Tool, ToolError
 from gateway.features.agents.tools.mcp import results, stdio
-from gateway.observe.shares import Places, Tally
+from gateway.observe.shares import Tally, TenantPlaces
 
 if TYPE_CHECKING:
     from mcp import Client
@@ -49,7 +49,7 @@ class Server:
         self._open: set[_Connection] = set()
         """Also those that are about to end."""
         self._starting = asyncio.Lock()
-        self._places = Places(settings.at_a_time)
+        self._places = TenantPlaces(settings.at_a_time)
         self._calls = Tally()
         self._tools: list[Tool] | None = None
         self._failures = 0
