@@ -62,8 +62,8 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ctxg
 THREADS, WINDOW = 1, 8192
 PATIENCE, PROBE_SECONDS = 1800.0, 5.0
 ANSWER_TOKENS = 16
-LEAST_CACHED, LEAST_AGAIN, MOST_TIMES = 0.95, 0.99, 1.3
-WARM_SECONDS, AGENT_SECONDS, MOST_READINGS = 1.5, 0.3, 1.2
+LEAST_CACHED, LEAST_AGAIN, MAX_TIMES = 0.95, 0.99, 1.3
+WARM_SECONDS, AGENT_SECONDS, MAX_READINGS = 1.5, 0.3, 1.2
 FAN_OUT_SLOTS = 4
 
 Json = dict[str, Any]
@@ -497,7 +497,7 @@ def fan_out(
         times = statistics.median(
             cold / one for cold, one in zip(found[f"{count} cold"], found[f"{count} one"], strict=True)
         )
-        yield report.Goal(f"{count} agents, cold: times one reading", times, "<=", MOST_READINGS)
+        yield report.Goal(f"{count} agents, cold: times one reading", times, "<=", MAX_READINGS)
         bound = WARM_SECONDS + AGENT_SECONDS * count
         yield report.Goal(f"{count} agents, warm: the last first token, s", medians[f"{count} warm"], "<=", bound)
     yield report.Goal("warm: the least cached share", min(cached), ">=", LEAST_CACHED)
@@ -530,7 +530,7 @@ def goals(found: Mapping[str, Figure]) -> Iterator[report.Goal]:
     for letter in "cd":
         if letter in found and "a" in found:
             times = found[letter].seconds / found["a"].seconds
-            yield report.Goal(f"{letter}: seconds a turn, times those of a", times, "<=", MOST_TIMES)
+            yield report.Goal(f"{letter}: seconds a turn, times those of a", times, "<=", MAX_TIMES)
 
 
 def main() -> int:

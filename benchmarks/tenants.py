@@ -29,7 +29,7 @@ from gateway.server.keys import FILE, KeyFile
 
 ENGINE_SECONDS = 0.05
 HANG_SECONDS = 600.0
-MOST = 2.0
+MAXIMUM = 2.0
 """How many times as long the goal lets a request take."""
 A, B = "greedy", "other"
 WITHIN = 60.0
@@ -312,7 +312,7 @@ def table(found: dict[str, tuple[float, float]]) -> str:
     lines = [f"{'a request of tenant B':<50}{'alone, ms':>10}{'beside, ms':>12}{'times':>8}"]
     for title, (alone, beside) in found.items():
         ratio = beside / alone
-        over = "  over the goal" if ratio > MOST else ""
+        over = "  over the goal" if ratio > MAXIMUM else ""
         lines.append(f"{title:<50}{alone * 1000:>10.1f}{beside * 1000:>12.1f}{ratio:>8.2f}{over}")
     return "\n".join(lines)
 
@@ -332,7 +332,7 @@ def main() -> int:
         found = measure(place, wanted.rounds, wanted.seconds)
     print(proc.machine())
     print(table(found))
-    return int(any(beside > MOST * alone for alone, beside in found.values()))
+    return int(any(beside > MAXIMUM * alone for alone, beside in found.values()))
 
 
 if __name__ == "__main__":

@@ -211,11 +211,11 @@ def judge(counts: dict[str, int], recorded: dict[str, int] | None) -> tuple[list
         ("what limits add", "limited", counts.get("keyed"), LIMITS_SHARE),
         ("what limits, a tier and usage added", "together", (recorded or {}).get(BEFORE), TOGETHER_SHARE),
     )
-    for title, key, base, most in shares:
+    for title, key, base, maximum in shares:
         if key in counts and base is not None:
             share = counts[key] / base - 1
-            verdict = "" if share <= most else "  over the goal"
-            lines.append(f"{title:<50}{share:>10.1%}{most:>10.1%}{verdict}")
+            verdict = "" if share <= maximum else "  over the goal"
+            lines.append(f"{title:<50}{share:>10.1%}{maximum:>10.1%}{verdict}")
             good = good and not verdict
     return lines, good
 

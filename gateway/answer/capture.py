@@ -145,13 +145,13 @@ def _same(one: msgspec.Raw, other: msgspec.Raw | None) -> bool:
     return other is not None and bytes(one) == bytes(other)
 
 
-def _kept(fields: Mapping[str, msgspec.Raw], most: int) -> tuple[dict[str, msgspec.Raw], int, bool]:
-    """Copies of the fields, only the short ones if all exceed `most` bytes; their size; whether some are missing."""
+def _kept(fields: Mapping[str, msgspec.Raw], maximum: int) -> tuple[dict[str, msgspec.Raw], int, bool]:
+    """Copies of the fields, only the short ones if all exceed `maximum` bytes; their size; whether some are missing."""
     size = sum(len(bytes(value)) for value in fields.values())
-    if cut := size > most:
+    if cut := size > maximum:
         fields = {name: value for name, value in fields.items() if len(bytes(value)) <= SMALL_FIELD}
         size = sum(len(bytes(value)) for value in fields.values())
-        if size > most:
+        if size > maximum:
             fields, size = {}, 0
     # Copies, else each keeps all of the body.
     return {name: value.copy() for name, value in fields.items()}, size, cut

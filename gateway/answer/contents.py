@@ -14,7 +14,7 @@ from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import CALLING
 from gateway.wire.usage import whole_number
 
-MOST_CHOICES = 256
+MAX_CHOICES = 256
 """Twice as many as OpenAI's APIs give."""
 
 NOTHING: Mapping[str, int] = {}
@@ -43,8 +43,8 @@ class Contents(Struct, eq=False):
         """The choice of that number, a new one if it is the first time. Raises ProviderInvalidResponse."""
         choice = self.choices.get(index)
         if choice is None:
-            if len(self.choices) == MOST_CHOICES:
-                raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_CHOICES} choices")
+            if len(self.choices) == MAX_CHOICES:
+                raise ProviderInvalidResponse(f"the engine's answer has more than {MAX_CHOICES} choices")
             choice = self.choices[index] = AnswerChoice(index, self.reading)
             self.only = choice if len(self.choices) == 1 else None
         return choice

@@ -15,7 +15,7 @@ from gateway.wire.engine import Fixup
 from gateway.wire.lenient import BROKEN
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import is_sound as is_sound_usage
-from gateway.wire.values import MOST_VALUES, exceeds
+from gateway.wire.values import MAX_VALUES, exceeds
 from normalizers import Event, TextDelta
 
 Json = dict[str, Any]
@@ -47,8 +47,8 @@ class AnswerStream:
         """
         contents = self._contents
         contents.chunks += 1
-        if len(payload) > MOST_VALUES and exceeds(payload, MOST_VALUES):
-            raise ProviderInvalidResponse(f"the engine sent a chunk of more than {MOST_VALUES} JSON values")
+        if len(payload) > MAX_VALUES and exceeds(payload, MAX_VALUES):
+            raise ProviderInvalidResponse(f"the engine sent a chunk of more than {MAX_VALUES} JSON values")
         chunk = self._sound(payload) if self._repairs is None else None
         if chunk is None:
             return self._general(out, payload, sound=False)

@@ -19,7 +19,7 @@ from gateway.wire.engine import Fixup
 from gateway.wire.lenient import BROKEN, joined, without_half_escapes
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import is_sound as is_sound_usage
-from gateway.wire.values import MOST_TOKENS, MOST_VALUES, exceeds
+from gateway.wire.values import MAX_TOKENS, MAX_VALUES, exceeds
 from normalizers import Event, TextDelta, Warn, coalesce, fold
 from normalizers.registry import passes
 
@@ -30,11 +30,11 @@ _PROBABILITIES = frozenset(("logprobs", "top_logprobs", "n_probs"))
 
 def read(payload: bytes, contents: Contents, report: Report, fixup: Fixup | None) -> bytes:
     """Returns the clean body of a whole answer. Raises EngineError, ProviderInvalidResponse."""
-    if len(payload) > MOST_VALUES:
+    if len(payload) > MAX_VALUES:
         # Only the probabilities of other tokens are that many.
-        most = MOST_TOKENS if contents.reading.request.fields.keys() & _PROBABILITIES else MOST_VALUES
-        if exceeds(payload, most):
-            raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
+        maximum = MAX_TOKENS if contents.reading.request.fields.keys() & _PROBABILITIES else MAX_VALUES
+        if exceeds(payload, maximum):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {maximum} JSON values")
     if fixup is None and not report.healed and report.decided is None and _passes(payload, contents):
         return payload
     repairs = Repairs(contents.reading.request.model)

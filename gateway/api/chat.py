@@ -1,7 +1,7 @@
 """`POST /v1/chat/completions`: the hot route.
 
-`Chat.answer` answers a request; a `StreamedAnswer` sends chunks. It writes to a `Client`: `ASGIClient` behind any ASGI server,
-`ChatCycle` behind the fast protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task
+`Chat.answer` answers a request; a `StreamedAnswer` sends chunks. It writes to a `Client`: `ASGIClient` behind any ASGI
+server, `ChatCycle` behind the fast protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task
 for each request.
 """
 

@@ -161,8 +161,8 @@ class API:
             None if server.uds is not None else (server.host, *server.allowed_hosts), server.cors_origins
         )
         self.max_body = server.max_body_bytes
-        self.max_connections = connections.most(server.max_connections)
-        self.bodies.most = server.max_bodies_bytes
+        self.max_connections = connections.maximum(server.max_connections)
+        self.bodies.maximum = server.max_bodies_bytes
 
     def _keys(self) -> Keyring:
         config = self.chat.gateway.config

@@ -15,7 +15,7 @@ SLACK = 2
 UNKNOWN = 1 << 30
 MAX_PREFIXES = 4096
 """Prompt prefixes to remember for each server."""
-MOST_LOOKS = 32
+MAX_LOOKS = 32
 """How many servers that have the same prefix to compare; a prefix that more of them have says little."""
 
 
@@ -94,7 +94,7 @@ class ServerChoice(Generic[S]):
         if idle is None:
             left = [server for server in self._sick if server not in without]
             return min(left, key=lambda server: (server.load, server.asked)) if left else None
-        most = idle.load + SLACK
+        maximum = idle.load + SLACK
         anywhere_full = idle.load >= idle.slots
         for prefix in reversed(prefixes):
             holders = self._holders.get(prefix)
@@ -102,8 +102,8 @@ class ServerChoice(Generic[S]):
                 continue
             free = [
                 server
-                for server in islice(reversed(holders), MOST_LOOKS)
-                if server.load < most
+                for server in islice(reversed(holders), MAX_LOOKS)
+                if server.load < maximum
                 and (anywhere_full or server.load < server.slots)
                 and server.healthy
                 and server not in without

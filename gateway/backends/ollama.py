@@ -33,7 +33,7 @@ from gateway.wire.chat import ChatRequest, decode, encode
 from gateway.wire.control_tokens import ControlTokens, may_be_one
 from gateway.wire.engine import BROKEN_OFF, Fixup
 from gateway.wire.sse import DEFAULT_MAX_EVENT_SIZE
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MAX_TOKENS
 
 FIRST_WITH_TRUNCATE = (0, 12, 6)
 """The first version with `truncate: false`, which keeps Ollama from cutting a prompt."""
@@ -100,7 +100,7 @@ class OllamaReply(Reply):
         answers = []
         while True:
             body = await self._response.read()
-            read = partial(json_object, body, most=MOST_TOKENS)
+            read = partial(json_object, body, maximum=MAX_TOKENS)
             answer = await asyncio.to_thread(read) if len(body) > LARGE else read()
             if answer.get("done") is False:
                 message = answer.get("message")

@@ -20,7 +20,7 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlo
 from gateway.wire.chat import decode, encode
 from gateway.wire.lenient import LenientReader
 from gateway.wire.usage import whole_number
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MAX_TOKENS
 
 Json = dict[str, Any]
 
@@ -214,7 +214,7 @@ class OllamaChat:
 
     def chunks(self, line: bytes) -> list[bytes]:
         """Translates one line of a stream; the last one sets `done`. Raises ProviderInvalidResponse."""
-        answer = json_object(line, self._json, MOST_TOKENS)
+        answer = json_object(line, self._json, MAX_TOKENS)
         if "error" in answer:
             return [line]
         try:

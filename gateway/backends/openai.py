@@ -341,11 +341,13 @@ def refuses_content(message: str) -> bool:
     return _REFUSES_CONTENT.search(message) is not None
 
 
-def json_object(body: bytes, reader: LenientReader | None = None, most: int | None = None) -> dict[str, Any]:
-    """Decodes an engine's JSON object. reader: of the stream that it is part of. most: values that it may have. Raises
-    ProviderInvalidResponse for anything else."""
-    if most is not None and exceeds(body, most):
-        raise ProviderInvalidResponse(f"the engine's answer has more than {most} JSON values")
+def json_object(body: bytes, reader: LenientReader | None = None, maximum: int | None = None) -> dict[str, Any]:
+    """Decodes an engine's JSON object. reader: of the stream that it is part of. maximum: values that it may have.
+
+    Raises ProviderInvalidResponse for anything else.
+    """
+    if maximum is not None and exceeds(body, maximum):
+        raise ProviderInvalidResponse(f"the engine's answer has more than {maximum} JSON values")
     try:
         found = LenientReader().read(body, last=True) if reader is None else reader.read(body)
     except BROKEN as error:

@@ -523,12 +523,12 @@ class _Build:
                 self.problem((*at, key), f"{name}: the cluster starts no engine without path", "add path:", key=True)
         if scale == "once":
             return Spread(min=1, max=1, nodes=entry.nodes or {}, placing=placing)
-        least, most = (scale.min or 0, scale.max) if isinstance(scale, Scale) else (0, 1)
-        most = max(least, 1) if most is None else most
-        if least > most:
+        least, maximum = (scale.min or 0, scale.max) if isinstance(scale, Scale) else (0, 1)
+        maximum = max(least, 1) if maximum is None else maximum
+        if least > maximum:
             self.problem((*at, "replicas"), f"{explain.dotted((*at, 'replicas'))}: min is above max", "raise max")
         least = max(least, int(bool(entry.preload)))
-        return Spread(min=least, max=most, nodes=entry.nodes or {}, placing=placing)
+        return Spread(min=least, max=maximum, nodes=entry.nodes or {}, placing=placing)
 
     def shared_ports(self, models: Mapping[str, Model]) -> None:
         """Notes ports that two models share, as in files that swap models on one port."""

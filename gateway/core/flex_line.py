@@ -80,9 +80,9 @@ class FlexLine:
         load = self._load()
         return may_go(Load(load.others, load.all + self.coming), self._places)
 
-    def _check_room(self, most: int) -> None:
+    def _check_room(self, maximum: int) -> None:
         """Raises ProviderRateLimit."""
-        if not self._asking.has_room(most):
+        if not self._asking.has_room(maximum):
             raise ProviderRateLimit(
                 f"model {self._model!r}: {len(self)} requests are already waiting (engines.queue_length)",
                 code="queue_full",

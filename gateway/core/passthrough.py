@@ -18,7 +18,7 @@ from gateway.wire.lenient import BROKEN, LenientReader
 from gateway.wire.limits import Tier
 from gateway.wire.sse import Sink
 from gateway.wire.usage import read_usage
-from gateway.wire.values import MOST_TOKENS, exceeds
+from gateway.wire.values import MAX_TOKENS, exceeds
 
 if TYPE_CHECKING:
     from gateway.prompts.protocols import PromptPlace
@@ -132,7 +132,7 @@ _decode = msgspec.json.Decoder(_Known).decode
 
 def _completion(payload: bytes) -> dict[str, Any] | None:
     """A text completion that its reader will repair. Nothing else is: numbers of a vector can't be left out."""
-    if b'"choices"' not in payload or exceeds(payload, MOST_TOKENS):
+    if b'"choices"' not in payload or exceeds(payload, MAX_TOKENS):
         return None
     try:
         body = LenientReader().read(payload, last=True)

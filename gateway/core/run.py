@@ -204,9 +204,9 @@ class Run:
             return False
         if engine is not None:
             engine.lost()
-        most = 1 if engine is not None else self._backend.replays
+        maximum = 1 if engine is not None else self._backend.replays
         # 502: it died, with its connection or in the middle of an answer.
-        if self._handed_out or self._replays >= most or error.status != 502:
+        if self._handed_out or self._replays >= maximum or error.status != 502:
             return False
         self._replays += 1
         await self._ask(self._request)

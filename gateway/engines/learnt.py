@@ -18,7 +18,7 @@ GROWTH = 1.02
 """A peak is saved again once it has grown by this factor."""
 DRIFT = 8
 """A speed is saved again once it has changed by an eighth."""
-MOST_ENTRIES = 500
+MAX_ENTRIES = 500
 
 
 class Peak(msgspec.Struct, kw_only=True):
@@ -59,7 +59,7 @@ class Learnt:
             known.seconds_per_token = seconds_per_token
         peaks[key] = known
         if before != (known.ram, known.gpu, known.load_seconds, known.seconds_per_token):
-            while len(peaks) > MOST_ENTRIES:
+            while len(peaks) > MAX_ENTRIES:
                 del peaks[next(iter(peaks))]
             self._write(peaks)
 

@@ -22,9 +22,9 @@ from mlx_lm.models.cache import LRUPromptCache, load_prompt_cache, save_prompt_c
 
 BLOCK_TOKENS = 32
 HASH_BYTES = 10
-MOST_KNOWN = 64
+MAX_KNOWN = 64
 """The most requests in flight to keep notes on."""
-MOST_OWNED = 256
+MAX_OWNED = 256
 """The last prompts whose owners are known; more than are ever in flight."""
 DAY = 86_400.0
 SPARE_BYTES = 256 * 1024 * 1024
@@ -39,7 +39,7 @@ class OwnedPromptCache(LRUPromptCache):  # type: ignore[misc]
         super().__init__(size)
         self._owner = ""
         """Of the prompt that is looked for next."""
-        self._owned: deque[tuple[tuple[int, ...], str]] = deque(maxlen=MOST_OWNED)
+        self._owned: deque[tuple[tuple[int, ...], str]] = deque(maxlen=MAX_OWNED)
         """Prompts and their owners, the oldest first."""
         self._several = False
 
@@ -90,7 +90,7 @@ class SavedPromptCache(OwnedPromptCache):
         self._max_bytes = max_bytes
         self._max_age_days = max_age_days
         self._unsaved: dict[tuple[str, tuple[int, ...]], Any] = {}
-        self._private: deque[tuple[int, ...]] = deque(maxlen=MOST_KNOWN)
+        self._private: deque[tuple[int, ...]] = deque(maxlen=MAX_KNOWN)
         self.restored: OrderedDict[tuple[int, ...], int] = OrderedDict()
         """By prompt: how many of its tokens came from a file. Read in the threads that answer."""
 
@@ -105,7 +105,7 @@ class SavedPromptCache(OwnedPromptCache):
             if self._restore(model, tokens, len(tokens) - len(found[1])):
                 found = super().fetch_nearest_cache(model, tokens)
                 self.restored[tuple(tokens)] = len(tokens) - len(found[1])
-                while len(self.restored) > MOST_KNOWN:
+                while len(self.restored) > MAX_KNOWN:
                     self.restored.popitem(last=False)
         except (OSError, RuntimeError, ValueError, KeyError, TypeError) as error:
             _tell(f"a saved prompt was not restored: {error}")

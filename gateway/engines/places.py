@@ -58,11 +58,11 @@ class Places:
         self.flexible[reply] = seat
         reply.seated(seat)
 
-    def put_aside(self, count: int, most: float) -> list[asyncio.Task[None]]:
-        """Frees up to `count` slots by putting flex answers aside. most: see `request_queue.put_aside`."""
+    def put_aside(self, count: int, maximum: float) -> list[asyncio.Task[None]]:
+        """Frees up to `count` slots by putting flex answers aside. maximum: see `request_queue.put_aside`."""
         self.flexible = {reply: seat for reply, seat in self.flexible.items() if not reply.closed}
         running = [Running(reply, seat.waited, reply.gives_way) for reply, seat in self.flexible.items()]
-        chosen = put_aside(running, count, most)
+        chosen = put_aside(running, count, maximum)
         self.put_asides += len(chosen)
         return [reply.put_aside() for reply in self.flexible if reply in chosen]
 

@@ -16,7 +16,7 @@ SHORT_SECONDS = 0.1
 """A step that is shorter keeps nobody waiting, so an engine that reads fast takes larger ones."""
 BYTES_PER_SECOND = 3e10
 """Weights of 4 bits by which one core multiplies in a second, where it was measured: 2e10 to 3.5e10."""
-MOST_LOST = 0.05
+MAX_LOST = 0.05
 """The share of the reading speed that a smaller step may cost."""
 
 
@@ -34,6 +34,6 @@ def guess(weights: int, cores: int) -> float:
 
 
 def smallest(speeds: Mapping[int, float]) -> int:
-    """The smallest step by which reading loses less than MOST_LOST. speeds: step → tokens read per second."""
+    """The smallest step by which reading loses less than MAX_LOST. speeds: step → tokens read per second."""
     fastest = max(speeds.values())
-    return min(size for size, speed in speeds.items() if speed > fastest * (1 - MOST_LOST))
+    return min(size for size, speed in speeds.items() if speed > fastest * (1 - MAX_LOST))

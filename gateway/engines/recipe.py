@@ -18,7 +18,7 @@ from gateway.feature import offered
 
 HOST = "127.0.0.1"
 
-SLOT_TOKENS, MOST_SLOTS = 32768, 4
+SLOT_TOKENS, MAX_SLOTS = 32768, 4
 """A model without `parallel` answers as many requests at once as have this much context together, up to a limit."""
 
 SPECULATION = frozenset({"--spec-type", "--spec-default", "--spec-draft-model", "-md", "--model-draft"})
@@ -456,7 +456,7 @@ def slots(model: Model) -> int:
     """How many requests the model's engine answers at once, each with its own context window."""
     if model.engine.parallel is not None:
         return model.engine.parallel
-    return max(1, min(MOST_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
+    return max(1, min(MAX_SLOTS, SLOT_TOKENS // model.context_window)) if model.context_window else 1
 
 
 def cache_ram(model: Model) -> int | None:

@@ -25,10 +25,10 @@ class Running(Struct, frozen=True):
     gives_way: bool = True
 
 
-def put_aside(running: Iterable[Running], needed: int, most: float) -> list[object]:
-    """The answers to put aside for `needed` slots: those that have waited least. most: seconds after which an answer
+def put_aside(running: Iterable[Running], needed: int, maximum: float) -> list[object]:
+    """The answers to put aside for `needed` slots: those that have waited least. maximum: seconds after which an answer
     counts like any other (`engines.flex_max_wait_seconds`)."""
-    ready = [each for each in running if each.gives_way and each.waited < most]
+    ready = [each for each in running if each.gives_way and each.waited < maximum]
     return [each.key for each in sorted(ready, key=lambda each: each.waited)[: max(0, needed)]]
 
 
@@ -96,21 +96,21 @@ class RequestQueue:
         self,
         key: object,
         model: str,
-        most: int,
+        maximum: int,
         retry_after: float,
         rank: int = DEFAULT,
         waited: float = 0.0,
         *,
         begun: bool = False,
     ) -> Ticket:
-        """begun: see `Ticket`. Raises ProviderRateLimit if `most` requests wait already, unless it has begun."""
+        """begun: see `Ticket`. Raises ProviderRateLimit if `maximum` requests wait already, unless it has begun."""
         if begun:
             ticket = Ticket(key, rank, waited, begun=True)
             self._tickets.insert(self.begun, ticket)
             return ticket
         who = tenant.get()
         mine = sum(ticket.tenant == who for ticket in self._tickets)
-        if not has_share(who, mine + 1, len(self) + 1, most):
+        if not has_share(who, mine + 1, len(self) + 1, maximum):
             raise ProviderRateLimit(
                 f"model {model!r}: {len(self)} requests are already waiting, {mine} of them this tenant's "
                 "(engines.queue_length)",

@@ -333,20 +333,20 @@ def cpus(names: str, path: str, bits: Callable[[str, int], int]) -> Option:
     return own(names, put)
 
 
-def mask_bits(text: str, _most: int) -> int:
+def mask_bits(text: str, _maximum: int) -> int:
     digits = text.removeprefix("0x")[:128]
     if digits and not re.fullmatch("[0-9a-fA-F]+", digits):
         raise ValueError("must be a hexadecimal number")
     return int(digits or "0", 16)
 
 
-def range_bits(text: str, most: int) -> int:
+def range_bits(text: str, maximum: int) -> int:
     found = re.fullmatch(r"(\d*)-(\d*)", text)
     if found is None:
         raise ValueError("must be FIRST-LAST")
-    first, last = int(found[1] or 0), int(found[2] or most - 1)
-    if first >= most or last >= most:
-        raise ValueError(f"must be below {most}")
+    first, last = int(found[1] or 0), int(found[2] or maximum - 1)
+    if first >= maximum or last >= maximum:
+        raise ValueError(f"must be below {maximum}")
     return sum(1 << place for place in range(first, last + 1))
 
 
@@ -416,10 +416,10 @@ def _flash_attention(params: Any, text: str) -> None:
 
 def _tensor_split(params: Any, text: str) -> None:
     shares = [_number(share) for share in re.split("[,/]+", text)]
-    most = len(params.tensor_split)
-    if len(shares) >= most:
-        raise ValueError(f"must be fewer than {most} numbers")
-    params.tensor_split = shares + [0.0] * (most - len(shares))
+    maximum = len(params.tensor_split)
+    if len(shares) >= maximum:
+        raise ValueError(f"must be fewer than {maximum} numbers")
+    params.tensor_split = shares + [0.0] * (maximum - len(shares))
 
 
 def _fit_target(params: Any, text: str) -> None:

@@ -23,7 +23,7 @@ from gateway.answer.unread import UNREAD
 from gateway.errors import GatewayError, InternalError
 from gateway.wire.chat import NOBODY, ApiName, Caller
 from gateway.wire.engine import Decided
-from gateway.wire.usage import MOST_TOKENS, count, tokens_of, units_of
+from gateway.wire.usage import MAX_TOKENS, count, tokens_of, units_of
 
 BOUNDS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 """Upper bounds of the histograms' buckets, in seconds. One more bucket counts the rest."""
@@ -530,7 +530,7 @@ def _sum(usages: Sequence[Mapping[str, Any]], key: str) -> int:
     try:
         values = [*map(itemgetter(key), usages)]
         total = sum(values)
-        if type(total) is int and 0 <= total <= MOST_TOKENS and (not values or min(values) >= 0):
+        if type(total) is int and 0 <= total <= MAX_TOKENS and (not values or min(values) >= 0):
             return total
     except (KeyError, TypeError):
         pass

@@ -22,12 +22,12 @@ tenant: ContextVar[str] = ContextVar("tenant", default=OWNER)
 """Whose request it is that runs; the owner's, too, where it is nobody's."""
 
 
-def has_share(who: str, mine: int, taken: int, most: int) -> bool:
-    """Whether a tenant may have `mine` of a pool of `most`, of which `taken` are in use then.
+def has_share(who: str, mine: int, taken: int, maximum: int) -> bool:
+    """Whether a tenant may have `mine` of a pool of `maximum`, of which `taken` are in use then.
 
     It must leave as much free as it has, so that a second tenant always finds room; the only place of all is anybody's.
     """
-    return taken <= most and (who == OWNER or mine <= max(1, most - taken))
+    return taken <= maximum and (who == OWNER or mine <= max(1, maximum - taken))
 
 
 class Tally:
@@ -40,10 +40,10 @@ class Tally:
     def all(self) -> int:
         return self._by.total()
 
-    def has_room(self, most: int) -> bool:
+    def has_room(self, maximum: int) -> bool:
         """For one more of the tenant whose request runs."""
         who = tenant.get()
-        return has_share(who, self._by[who] + 1, self.all + 1, most)
+        return has_share(who, self._by[who] + 1, self.all + 1, maximum)
 
     @contextmanager
     def one_more(self) -> Iterator[None]:
@@ -58,10 +58,10 @@ class Tally:
 
 class Turns(Generic[T]):
     """Who is next: of the tenants that may begin more, the one whose last turn is longest ago. None but the owner may
-    have begun more than half of `most`, or one. What one tenant asked for begins in its order."""
+    have begun more than half of `maximum`, or one. What one tenant asked for begins in its order."""
 
-    def __init__(self, most: int) -> None:
-        self._share = max(1, most // 2)
+    def __init__(self, maximum: int) -> None:
+        self._share = max(1, maximum // 2)
         self._lines: dict[str, deque[T]] = {}
         """What each tenant waits for; the tenant whose turn is next comes first."""
         self._begun: Counter[str] = Counter()
@@ -93,11 +93,11 @@ class Turns(Generic[T]):
 
 
 class TenantPlaces:
-    """Room for `most` at a time, for which tenants take turns."""
+    """Room for `maximum` at a time, for which tenants take turns."""
 
-    def __init__(self, most: int) -> None:
-        self._turns: Turns[asyncio.Future[None]] = Turns(most)
-        self._free = most
+    def __init__(self, maximum: int) -> None:
+        self._turns: Turns[asyncio.Future[None]] = Turns(maximum)
+        self._free = maximum
 
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
@@ -134,9 +134,11 @@ class _Piece:
 class Workers(ThreadPoolExecutor):
     """Threads for which tenants take turns."""
 
-    def __init__(self, most: int | None = None, *, name: str = "worker", now: Callable[[], float] = monotonic) -> None:
-        """most: the number of threads; None: as many as ThreadPoolExecutor takes."""
-        super().__init__(most, thread_name_prefix=name)
+    def __init__(
+        self, maximum: int | None = None, *, name: str = "worker", now: Callable[[], float] = monotonic
+    ) -> None:
+        """maximum: the number of threads; None: as many as ThreadPoolExecutor takes."""
+        super().__init__(maximum, thread_name_prefix=name)
         self._now = now
         self._lock = Lock()
         self._turns: Turns[_Piece] = Turns(self._max_workers)

@@ -8,7 +8,7 @@ import contextlib
 from gateway.prompts.folder import Damaged, Folder
 from gateway.prompts.index import Saved
 
-MOST_AHEAD = 1024 * 1024 * 1024
+MAX_AHEAD = 1024 * 1024 * 1024
 """The largest file to check before a request needs it: about a second's work."""
 
 
@@ -21,7 +21,7 @@ class ChecksAhead:
 
     def begin(self, saved: Saved) -> None:
         """Checks a file in the background, unless that would take long."""
-        if saved.size <= MOST_AHEAD and saved.name not in self._going:
+        if saved.size <= MAX_AHEAD and saved.name not in self._going:
             task = self._going[saved.name] = asyncio.create_task(self._check(saved), name=f"check {saved.name}")
             task.add_done_callback(lambda _: self._going.pop(saved.name))
 

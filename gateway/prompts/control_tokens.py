@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-MOST_KEPT = 32
+MAX_KEPT = 32
 """The most keys in the file; the oldest are dropped first."""
 
 Tokens = Mapping[str, list[int]]
@@ -25,7 +25,7 @@ def remembered(file: Path, key: str) -> Tokens | None:
 def remember(file: Path, key: str, tokens: Tokens) -> None:
     """Raises OSError."""
     kept = {**_all(file), key: tokens}
-    body = msgspec.json.encode(dict([*kept.items()][-MOST_KEPT:]))
+    body = msgspec.json.encode(dict([*kept.items()][-MAX_KEPT:]))
     fresh = file.with_suffix(f".{os.getpid()}")
     fresh.write_bytes(sha256(body).digest() + body)
     fresh.replace(file)

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
-MOST_TURNS, MOST_BYTES = 16, 8 * 1024 * 1024
+MAX_TURNS, MAX_BYTES = 16, 8 * 1024 * 1024
 """Limits of what the doctor remembers for one model: conversations (the last turn of each), and bytes."""
 SHOWN = 40
 """Characters of a difference that a finding quotes."""
@@ -65,7 +65,7 @@ class Doctor:
         Both are JSON arrays, tools may be empty. owner: only requests of the same one are compared. Raises nothing that
         a request can cause.
         """
-        if len(messages) + len(tools) > MOST_BYTES // 4:
+        if len(messages) + len(tools) > MAX_BYTES // 4:
             return []
         before = next(
             (key for key, turn in reversed(self._turns.items()) if _goes_on(turn, tools, messages, owner)), None
@@ -83,17 +83,17 @@ class Doctor:
             del self._turns[before]
         self._count += 1
         self._turns[self._count] = turn
-        while len(self._turns) > MOST_TURNS or sum(kept.size for kept in self._turns.values()) > MOST_BYTES:
+        while len(self._turns) > MAX_TURNS or sum(kept.size for kept in self._turns.values()) > MAX_BYTES:
             self._turns.popitem(last=False)
         return found
 
     def _like(self, parts: Sequence[bytes], owner: str) -> int | None:
         """The owner's earlier request that shares the most messages with this one, not counting system messages."""
         wanted = _talk(parts)
-        best, most = None, 0
+        best, maximum = None, 0
         for key, turn in self._turns.items():
-            if turn.owner == owner and (common := (_talk(turn.parts) & wanted).total()) and common >= most:
-                best, most = key, common
+            if turn.owner == owner and (common := (_talk(turn.parts) & wanted).total()) and common >= maximum:
+                best, maximum = key, common
         return best
 
 

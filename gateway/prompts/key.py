@@ -19,7 +19,7 @@ FORMAT = 1
 SAMPLES, SAMPLE_BYTES = 64, 64 * 1024
 """Hashing all weights would take as long as loading them. These samples, size and time distinguish any two files,
 unless somebody forges one."""
-MOST_KNOWN = 256
+MAX_KNOWN = 256
 """How many files' hashes to remember on disk."""
 PLACES = ("--port", "--host", "--alias", "-a", "--slot-save-path")
 """Options that say where the engine is and what it is called."""
@@ -67,7 +67,7 @@ def contents(paths: Iterable[Path], remembered: Path) -> str:
             continue
         with path.open("rb") as file:
             found[name] = file_digest(file, "sha256").hexdigest()
-    kept = dict([*{**known, **found}.items()][-MOST_KNOWN:])
+    kept = dict([*{**known, **found}.items()][-MAX_KNOWN:])
     if kept != known:
         fresh = remembered.with_suffix(f".{os.getpid()}")
         remembered.parent.mkdir(parents=True, exist_ok=True)

@@ -17,7 +17,7 @@ from gateway.prompts.turn import Turn
 
 IN_VAIN = 0.5
 """The share of a restored prefix that an engine must report as cached."""
-MOST_IN_VAIN = 2
+MAX_IN_VAIN = 2
 """After this many restores in a row without effect, this engine can't restore this model's prompts."""
 
 
@@ -82,7 +82,7 @@ class Outcomes:
             self._in_vain = 0
             return True
         self._in_vain = self._in_vain + 1 if restored.sure else 0
-        if self._in_vain >= MOST_IN_VAIN and self._identity.key is not None:
+        if self._in_vain >= MAX_IN_VAIN and self._identity.key is not None:
             self._background.start(self._saved.unsupported(self._identity.key, self._model))
             self._identity.give_up()
         else:

@@ -26,7 +26,7 @@ LONG_SECONDS = 1.0
 """A prefix that takes less time to read isn't worth a request of its own."""
 GAIN = 4
 """Nor is one that an engine reads only this many times as slowly as it copies it."""
-MOST_PREFIXES = 64
+MAX_PREFIXES = 64
 
 Render = Callable[[], Awaitable[str | None]]
 
@@ -114,7 +114,7 @@ class PrefixReader:
             return
         self._known[prefix[-1]] = length
         self._known.move_to_end(prefix[-1])
-        if len(self._known) > MOST_PREFIXES:
+        if len(self._known) > MAX_PREFIXES:
             self._known.popitem(last=False)
         found = self._decide(prefix, owner, self._going.keys())
         if found.step in ("save", "read"):

@@ -23,7 +23,7 @@ MANY = "\0"
 """The owner of contents that may be anybody's: nobody may reuse them."""
 BYTES_PER_TOKEN = 4
 """Bytes of rendered text for a token, roughly."""
-MOST_HOSTED = 64
+MAX_HOSTED = 64
 SHORT_BLOCK_BYTES = 64
 """Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from gateway.prompts.blocks import Chain, shared
 from gateway.prompts.line import SlotLine
 from gateway.prompts.protocols import TROUBLE, SlotServer
-from gateway.prompts.slots import MANY, MOST_HOSTED, Hosted, Owners, Slot
+from gateway.prompts.slots import MANY, MAX_HOSTED, Hosted, Owners, Slot
 
 log = logging.getLogger("ctxgate")
 
@@ -116,7 +116,7 @@ class SlotTable:
     def move(self, slot: Slot) -> None:
         """Another prompt took the slot, so the engine moved the slot's contents to its cache."""
         if slot.chain:
-            self.hosted = [*self.hosted, Hosted(slot.chain, slot.unsaved, slot.prompt)][-MOST_HOSTED:]
+            self.hosted = [*self.hosted, Hosted(slot.chain, slot.unsaved, slot.prompt)][-MAX_HOSTED:]
         slot.forget()
 
     async def find(self, server: SlotServer, chain: Chain, prompt: str, tokens: int) -> None:

@@ -48,8 +48,8 @@ class Schema:
         """
         if self._remote is not None:
             return self._remote.fault(value)
-        most = STEPS_HERE // max(1, self._steps or 0)
-        if most and effort.size(value, most) <= most:
+        maximum = STEPS_HERE // max(1, self._steps or 0)
+        if maximum and effort.size(value, maximum) <= maximum:
             return evaluate.fault(self._validator, value)
         return pool.fault(self.text, value)
 

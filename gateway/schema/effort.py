@@ -7,7 +7,7 @@ from typing import Any
 
 DEEPEST = 32
 """Levels of a schema or a value beyond which counting stops."""
-MOST = 100_000
+MAXIMUM = 100_000
 """The highest count within one keyword's value."""
 
 # fmt: off
@@ -63,7 +63,7 @@ class _Count:
         if name in _FREE:
             return 0
         if name in _FLAT:
-            return size(value, MOST)
+            return size(value, MAXIMUM)
         if name in _NAMES:
             return _names(value)
         if name == "$schema" and value == _DRAFT:
@@ -98,11 +98,11 @@ def _names(value: Any) -> int:
     names = [value] if isinstance(value, str) else value
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise _Unknown
-    return size(value, MOST)
+    return size(value, MAXIMUM)
 
 
-def size(value: Any, most: int) -> int:
-    """Counts the nodes of a JSON value, a long text as several; stops beyond `most` and below DEEPEST levels.
+def size(value: Any, maximum: int) -> int:
+    """Counts the nodes of a JSON value, a long text as several; stops beyond `maximum` and below DEEPEST levels.
 
     Then returns most + 1.
     """
@@ -118,9 +118,9 @@ def size(value: Any, most: int) -> int:
                 below += node.values()
             elif isinstance(node, list | tuple):
                 below += node
-            if found + len(below) > most:
-                return most + 1
+            if found + len(below) > maximum:
+                return maximum + 1
         if not below:
             return found
         level = below
-    return most + 1
+    return maximum + 1

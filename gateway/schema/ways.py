@@ -12,15 +12,15 @@ from typing import Any
 
 from gateway.schema.fault import Unchecked
 
-MOST = 5_000
+MAXIMUM = 5_000
 """The most ways in which a value may begin."""
-MOST_OPTIONAL = 1_000
+MAX_OPTIONAL = 1_000
 """The most optional properties of an object. The work on a grammar grows with the square of an object's, and with the
 number of objects: of several, the squares add up to no more than the square of this."""
-MOST_PATHS = 100_000
+MAX_PATHS = 100_000
 """Ways through the next LONG_TOKEN characters of a pattern: llama.cpp follows them all for each token that it tries."""
 LONG_TOKEN = 8
-MOST_TIMES = 2_000
+MAX_TIMES = 2_000
 """Repetitions of a part; llama.cpp takes no more."""
 
 # Keywords with schemas of values that lie inside the value.
@@ -37,22 +37,22 @@ def measure(schemas: Sequence[Any]) -> None:
         ways = _Ways(schema)
         ways.value(schema)
         optional += ways.optional
-        if ways.most > MOST:
-            raise Unchecked(f"a value could begin in more than {MOST} ways")
-    if optional > MOST_OPTIONAL**2:
+        if ways.maximum > MAXIMUM:
+            raise Unchecked(f"a value could begin in more than {MAXIMUM} ways")
+    if optional > MAX_OPTIONAL**2:
         raise Unchecked(
-            f"it has more than {MOST_OPTIONAL} properties that aren't required, or many objects of as much work"
+            f"it has more than {MAX_OPTIONAL} properties that aren't required, or many objects of as much work"
         )
 
 
 class _Ways:
-    """most: the ways in which the value with the most of them may begin, up to MOST + 1. optional: the squares
+    """maximum: the ways in which the value with the most of them may begin, up to MAXIMUM + 1. optional: the squares
     of the numbers of properties that each object may leave out."""
 
     def __init__(self, root: Any) -> None:
         self._root = root
         self._references: dict[str, int] = {}
-        self.most = 0
+        self.maximum = 0
         self.optional = 0
 
     def value(self, schema: Any) -> int:
@@ -62,13 +62,13 @@ class _Ways:
         if isinstance(reference := schema.get("$ref"), str):
             return self._reference(reference)
         self._inside(schema)
-        if isinstance(pattern := schema.get("pattern"), str) and paths(pattern) > MOST_PATHS:
+        if isinstance(pattern := schema.get("pattern"), str) and paths(pattern) > MAX_PATHS:
             shown = pattern[:_LONGEST_PATTERN]
-            raise Unchecked(f"its pattern {shown!r} has more than {MOST_PATHS} ways through {LONG_TOKEN} characters")
+            raise Unchecked(f"its pattern {shown!r} has more than {MAX_PATHS} ways through {LONG_TOKEN} characters")
         found = len(_list(schema.get("enum"))) or len(_list(schema.get("type"))) or 1
         parts = [self.value(part) for keyword in _PARTS for part in _list(schema.get(keyword))]
-        found = min(max(found, sum(parts)), MOST + 1)
-        self.most = max(self.most, found)
+        found = min(max(found, sum(parts)), MAXIMUM + 1)
+        self.maximum = max(self.maximum, found)
         return found
 
     def _reference(self, reference: str) -> int:
@@ -117,7 +117,7 @@ _NONE: Paths = (0,) * (LONG_TOKEN + 1)
 
 
 def paths(pattern: str) -> int:
-    """The ways through the next LONG_TOKEN characters where a pattern has the most, up to MOST_PATHS + 1.
+    """The ways through the next LONG_TOKEN characters where a pattern has the most, up to MAX_PATHS + 1.
 
     Raises Unchecked for one that can't be read. llama.cpp ignores a pattern that isn't anchored at both ends.
     """
@@ -125,17 +125,17 @@ def paths(pattern: str) -> int:
         return 1
     reader = _Pattern(pattern[1:-1])
     reader.whole()(_END)
-    return reader.most
+    return reader.maximum
 
 
 class _Pattern:
-    """most: the most ways that any place has had so far."""
+    """maximum: the most ways that any place has had so far."""
 
     def __init__(self, text: str) -> None:
         self._text = text
         self._pieces: Iterator[re.Match[str]] = _PIECE.finditer(text)
         self._piece: re.Match[str] | None = None
-        self.most = 1
+        self.maximum = 1
         self._next()
 
     def _next(self) -> None:
@@ -189,8 +189,8 @@ class _Pattern:
         return repeated
 
     def _sum(self, *all: Paths) -> Paths:
-        found = tuple(min(sum(each), MOST_PATHS + 1) for each in zip(*all, strict=True))
-        self.most = max(self.most, found[-1])
+        found = tuple(min(sum(each), MAX_PATHS + 1) for each in zip(*all, strict=True))
+        self.maximum = max(self.maximum, found[-1])
         return found
 
 
@@ -213,7 +213,7 @@ def _times(piece: re.Match[str]) -> tuple[int, int | None]:
 
 def _again(step: Part, value: Paths, times: int) -> Paths:
     """Applies `step` so often, or until nothing changes any more."""
-    for _ in range(min(times, MOST_TIMES)):
+    for _ in range(min(times, MAX_TIMES)):
         before, value = value, step(value)
         if value == before:
             break

@@ -27,15 +27,16 @@ SCOPE_KEY = "ctxgate.body"
 
 
 class Bodies:
-    """The bodies in memory, or elsewhere, at most `most` bytes together. held: how many there are. by: of each tenant.
+    """The bodies in memory, or elsewhere, at most `maximum` bytes together. held: how many there are. by: of each
+    tenant.
 
     where, each, all: for errors: where they are, and the settings that limit each and all together.
     """
 
     def __init__(
-        self, most: int, where: str = "in memory", each: str = LIMITED_BY, all: str = "server.max_bodies_bytes"
+        self, maximum: int, where: str = "in memory", each: str = LIMITED_BY, all: str = "server.max_bodies_bytes"
     ) -> None:
-        self.most = most
+        self.maximum = maximum
         self.where = where
         self.each = each
         self.all = all
@@ -74,9 +75,9 @@ class Body:
         if size > SMALL:
             more = size - self._held
             mine = bodies.by[self.principal.tenant] + more
-            if not has_share(self.principal.tenant, mine, bodies.held + more, bodies.most):
+            if not has_share(self.principal.tenant, mine, bodies.held + more, bodies.maximum):
                 raise ProviderUnavailable(
-                    f"the request bodies {bodies.where} exceed {bodies.most} bytes ({bodies.all}), or this tenant's "
+                    f"the request bodies {bodies.where} exceed {bodies.maximum} bytes ({bodies.all}), or this tenant's "
                     "share",
                     code="too_many_bodies",
                     retry_after=1,

@@ -24,7 +24,7 @@ class Connection(Protocol):
         ...
 
 
-def most(wanted: int) -> int:
+def maximum(wanted: int) -> int:
     """`wanted`, or fewer where the system allows fewer open files: each connection may need one to an engine, too."""
     files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return wanted if files == resource.RLIM_INFINITY else min(wanted, max(1, (files - OTHER_FILES) // 2))

@@ -277,8 +277,8 @@ class FastProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Closes behind the last answer, but throws away what comes for a moment, `_allowance` bytes at most: closing
-        at once would take the answer from a client that still sends."""
+        """Closes behind the last answer, but throws away what comes for a moment, `_allowance` bytes at most: closing at
+        once would take the answer from a client that still sends."""
         if self._looking is not None:
             self._looking.cancel()
         if self.transport.can_write_eof():  # not with TLS

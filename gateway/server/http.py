@@ -74,14 +74,14 @@ class Request(requests.Request):
             self._body = await read_body(self.scope, self.receive)
         return self._body
 
-    async def short_body(self, most: int, by: str) -> bytes:
+    async def short_body(self, maximum: int, by: str) -> bytes:
         """For an endpoint whose fields are all short: decoding it takes no time that others notice.
 
-        Raises what `read_body` raises, and ProviderInvalidRequest (413) above `most` bytes. by: what sets that limit.
+        by: what sets the limit. Raises what `read_body` raises, and ProviderInvalidRequest (413) above `maximum` bytes.
         """
         body = await self.body()
-        if len(body) > most:
-            raise too_large(most, by)
+        if len(body) > maximum:
+            raise too_large(maximum, by)
         return body
 
     async def translated(self, work: Callable[[bytes], T]) -> T:
@@ -99,13 +99,13 @@ class Request(requests.Request):
             self.scope[BODY_KEY].forget()
         return found
 
-    def number(self, name: str, default: int, most: int, least: int = 0) -> int:
-        """A query parameter. Raises ProviderInvalidRequest unless it is a number from `least` to `most`."""
+    def number(self, name: str, default: int, maximum: int, least: int = 0) -> int:
+        """A query parameter. Raises ProviderInvalidRequest unless it is a number from `least` to `maximum`."""
         text = self.query_params.get(name)
         if text is None:
             return default
-        if not (text.isascii() and text.isdigit()) or not least <= (number := int(text[:12])) <= most:
-            raise ProviderInvalidRequest(f"{name}: must be a whole number from {least} to {most}", param=name)
+        if not (text.isascii() and text.isdigit()) or not least <= (number := int(text[:12])) <= maximum:
+            raise ProviderInvalidRequest(f"{name}: must be a whole number from {least} to {maximum}", param=name)
         return number
 
     def flag(self, name: str) -> bool:

@@ -68,9 +68,9 @@ SCOPE_KEY = "ctxgate.principal"
 CALLER_KEY = "ctxgate.caller"
 """Where a `Caller` is in an ASGI scope."""
 
-MOST_CLIENTS = 200
+MAX_CLIENTS = 200
 """The most program names to distinguish: a program may send any name, and the store keeps them."""
-MOST_KNOWN = 1000
+MAX_KNOWN = 1000
 OTHERS = "other"
 
 
@@ -99,7 +99,7 @@ class Callers:
 
     def add(self, agent: bytes, principal: Principal, meter: Meter | None = None) -> Caller:
         """meter: of the principal's limits."""
-        if len(self._known) >= MOST_KNOWN:
+        if len(self._known) >= MAX_KNOWN:
             self._known.clear()
         made = Caller(principal.key, self._name(agent), meter, owner_of(principal, self._sharing))
         self._known[principal.key, agent] = principal, made
@@ -108,7 +108,7 @@ class Callers:
     def _name(self, agent: bytes) -> str:
         name = client_name(agent)
         if name not in self._names:
-            if len(self._names) >= MOST_CLIENTS:
+            if len(self._names) >= MAX_CLIENTS:
                 return OTHERS
             self._names.add(name)
         return name

@@ -11,7 +11,7 @@ from msgspec import Meta, inspect
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.nulls import without_nulls
-from gateway.wire.values import MOST_VALUES, check, check_texts, check_width
+from gateway.wire.values import MAX_VALUES, check, check_texts, check_width
 
 T = TypeVar("T")
 
@@ -36,15 +36,15 @@ def check_id(id: str, place: str) -> str:
     return id
 
 
-def read(decoder: msgspec.json.Decoder[T], body: bytes, most: int = MOST_VALUES, *, nulls: bool = False) -> T:
-    """Returns the decoded body; a field that is null is absent. most: values that it may have.
+def read(decoder: msgspec.json.Decoder[T], body: bytes, maximum: int = MAX_VALUES, *, nulls: bool = False) -> T:
+    """Returns the decoded body; a field that is null is absent. maximum: values that it may have.
 
     nulls: null is a value, as in a change that clears a field and in records.
     Raises ProviderInvalidRequest, which names the invalid field.
     """
     try:
-        check(body, most)
-        if most > MOST_VALUES:
+        check(body, maximum)
+        if maximum > MAX_VALUES:
             check_texts(body)
         check_width(body)
         return decoder.decode(body if nulls else without_nulls(body))

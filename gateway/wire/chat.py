@@ -20,7 +20,7 @@ from gateway.wire.body import LONGEST_NAME, Name, Stop, misfit
 from gateway.wire.limits import Limits, Standing, Tier
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 from gateway.wire.usage import SoundUsage
-from gateway.wire.values import MOST_VALUES, check
+from gateway.wire.values import MAX_VALUES, check
 
 
 class _Message(Struct, gc=False):
@@ -433,7 +433,7 @@ def _read(body: bytes, *, strict: bool) -> tuple[dict[str, Raw], _Known]:
     """All fields, and those that the gateway knows. Raises msgspec.ValidationError for a field of another kind than
     expected, ProviderInvalidRequest for what isn't JSON."""
     try:
-        if len(body) > MOST_VALUES or not body.isascii():
+        if len(body) > MAX_VALUES or not body.isascii():
             check(body)
         fields, body = read_fields(body)
         return fields, _decode_known(body) if strict else _decode_loose(body)

@@ -17,12 +17,12 @@ from gateway.wire.limits import Tier
 from gateway.wire.nulls import read_fields
 from gateway.wire.shape import Repairs
 from gateway.wire.usage import count
-from gateway.wire.values import MOST_TOKENS, exceeds
+from gateway.wire.values import MAX_TOKENS, exceeds
 
 Json = dict[str, Any]
 Prompt = str | list[int]
 
-MOST = 128
+MAXIMUM = 128
 """Choices of one request: `n` for each prompt."""
 
 ECHOES = ("openai", "llama-cpp-python")
@@ -101,7 +101,7 @@ class CreateCompletion(Struct):
         """Raises ProviderInvalidRequest, which names the invalid field."""
         from gateway.wire.rare import check_ranges
 
-        known = body.read(_known_decoder, data, MOST_TOKENS)
+        known = body.read(_known_decoder, data, MAX_TOKENS)
         if not known.prompt:
             raise _invalid("prompt", "must not be empty")
         n = 1 if known.n is None else known.n
@@ -138,8 +138,8 @@ class CreateCompletion(Struct):
     def parts(self, runtime: str) -> list[Part]:
         """The requests to an engine, one for each choice. Raises ProviderInvalidRequest."""
         known, prompts, n = self.known, self.prompts, self.known.n or 1
-        if len(prompts) * n > MOST:
-            raise _invalid("n" if len(prompts) == 1 else "prompt", f"at most {MOST} choices, n for each prompt")
+        if len(prompts) * n > MAXIMUM:
+            raise _invalid("n" if len(prompts) == 1 else "prompt", f"at most {MAXIMUM} choices, n for each prompt")
         measured = bool(known.echo) and known.logprobs is not None
         engine_echoes = measured and runtime in ECHOES
         reads = measured and not engine_echoes
@@ -194,8 +194,8 @@ class CompletionReader:
 
     def read(self, payload: bytes, *, whole: bool = False) -> Json:
         """The answer, without its usage, which is in `usage` from then on. Raises ProviderInvalidResponse."""
-        if exceeds(payload, MOST_TOKENS):
-            raise ProviderInvalidResponse(f"the engine's answer has more than {MOST_TOKENS} JSON values")
+        if exceeds(payload, MAX_TOKENS):
+            raise ProviderInvalidResponse(f"the engine's answer has more than {MAX_TOKENS} JSON values")
         try:
             answer = self._repairs.completion(payload, whole=whole)
             if isinstance(usage := answer.pop("usage", None), dict):

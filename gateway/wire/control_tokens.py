@@ -19,10 +19,10 @@ NONCE = f"CtxGate{secrets.token_hex(8)}"
 
 _NONCE = NONCE.encode()
 
-MOST_TEXTS = 16_384
+MAX_TEXTS = 16_384
 """Texts of control tokens in one request: more than fit a usual window."""
 
-MOST_AT_ONCE = 65_536
+MAX_AT_ONCE = 65_536
 """Places at which a text may begin that are looked at without a pause."""
 
 Prompt = str | list[str | int]
@@ -78,19 +78,19 @@ class ControlTokens:
     def escape(self, json: bytes, besides: Collection[str] = ()) -> bytes:
         """The JSON with NONCE behind the first character of each text; `besides`: texts that stay as they are.
 
-        Raises ProviderInvalidRequest for more than MOST_TEXTS.
+        Raises ProviderInvalidRequest for more than MAX_TEXTS.
         """
         patterns = self._patterns if not besides else _patterns_besides(self, frozenset(besides))
         for pattern in _worth(patterns, json):
-            json, found = pattern.subn(rb"\g<0>" + _NONCE, json, count=MOST_TEXTS + 1)
-            if found > MOST_TEXTS:
+            json, found = pattern.subn(rb"\g<0>" + _NONCE, json, count=MAX_TEXTS + 1)
+            if found > MAX_TEXTS:
                 raise too_many()
         return json
 
     def slow(self, json: bytes) -> bool:
         """Whether so much in the JSON may begin one of the texts that a search takes more than a moment."""
         firsts = {text[:1].encode() for text in self._plain}
-        return len(json) > MOST_AT_ONCE and sum(json.count(first) for first in (*firsts, b"\\u")) > MOST_AT_ONCE
+        return len(json) > MAX_AT_ONCE and sum(json.count(first) for first in (*firsts, b"\\u")) > MAX_AT_ONCE
 
     def besides(self, texts: frozenset[str]) -> list[re.Pattern[bytes]]:
         return _patterns(text for text in self._plain if text not in texts)
@@ -124,14 +124,14 @@ class ControlTokens:
 
 def too_many() -> ProviderInvalidRequest:
     message = (
-        f"messages: more than {MOST_TEXTS} texts of control tokens, such as <|im_end|>, or one in a flood of others"
+        f"messages: more than {MAX_TEXTS} texts of control tokens, such as <|im_end|>, or one in a flood of others"
     )
     return ProviderInvalidRequest(message, code="too_many_control_tokens", param="messages")
 
 
 def slices(json: bytes) -> Iterable[bytes]:
     """Pieces that are searched in a moment each; each overlaps the next by more than any text is long."""
-    return (json[at : at + MOST_AT_ONCE + OVERLAP] for at in range(0, len(json), MOST_AT_ONCE))
+    return (json[at : at + MAX_AT_ONCE + OVERLAP] for at in range(0, len(json), MAX_AT_ONCE))
 
 
 def count(*json: bytes) -> int:

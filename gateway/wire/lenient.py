@@ -30,9 +30,9 @@ _TEXTS = frozenset(("content", "reasoning_content", "reasoning", "thinking", "ar
 _AROUND = frozenset(("choices", "delta", "message", "tool_calls", "function"))
 """What such fields stand in."""
 
-MOST_REPAIRED = 8 * 1024 * 1024
+MAX_REPAIRED = 8 * 1024 * 1024
 """Bytes of a payload that is repaired, which takes up to ten times as much memory. No model writes that much text."""
-MOST_INVALID = 100_000
+MAX_INVALID = 100_000
 """Bytes of a payload that aren't UTF-8: each becomes the three of U+FFFD."""
 
 _DIGITS = 20
@@ -79,12 +79,12 @@ class LenientReader:
             except (msgspec.DecodeError, UnicodeDecodeError) as error:
                 failure: Exception = error
                 self.repaired = True
-        if len(payload) > MOST_REPAIRED:
-            raise msgspec.DecodeError(f"it has an error, and more than {MOST_REPAIRED >> 20} MB, which aren't repaired")
+        if len(payload) > MAX_REPAIRED:
+            raise msgspec.DecodeError(f"it has an error, and more than {MAX_REPAIRED >> 20} MB, which aren't repaired")
         # Bytes that aren't UTF-8 become lone surrogates.
         text = payload.decode("utf-8", "surrogateescape").removeprefix("\ufeff")
-        if next(islice(_INVALID.finditer(text), MOST_INVALID, None), None) is not None:
-            raise msgspec.DecodeError(f"more than {MOST_INVALID} of its bytes are not UTF-8")
+        if next(islice(_INVALID.finditer(text), MAX_INVALID, None), None) is not None:
+            raise msgspec.DecodeError(f"more than {MAX_INVALID} of its bytes are not UTF-8")
         try:
             body = _decoder.decode(text)
         except json.JSONDecodeError as error:

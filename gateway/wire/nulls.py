@@ -32,7 +32,7 @@ CONTENT = "content"
 DATA = frozenset(("parameters", "schema", "input_schema", "arguments", "input", "output", "metadata"))
 """Keys below them whose values aren't fields: schemas, where null is a value, and what was said or called."""
 
-MOST_FIELDS = 1000
+MAX_FIELDS = 1000
 """Of a request. No API has a tenth of it; each takes about 100 bytes for as long as the request lives."""
 
 MAX_KEPT_BYTES = 128 * 1024
@@ -52,11 +52,11 @@ _decode, _encode = msgspec.json.Decoder().decode, msgspec.json.Encoder().encode
 def read_fields(body: bytes) -> tuple[dict[str, Raw], bytes]:
     """The fields of a request that aren't null, and a body without those.
 
-    Raises msgspec.DecodeError, and ProviderInvalidRequest for more fields than MOST_FIELDS.
+    Raises msgspec.DecodeError, and ProviderInvalidRequest for more fields than MAX_FIELDS.
     """
     fields, clean = _read_fields(body)
-    if len(fields) > MOST_FIELDS:
-        raise ProviderInvalidRequest(f"a request has at most {MOST_FIELDS} fields; this one has {len(fields)}")
+    if len(fields) > MAX_FIELDS:
+        raise ProviderInvalidRequest(f"a request has at most {MAX_FIELDS} fields; this one has {len(fields)}")
     return fields, clean
 
 

@@ -175,7 +175,7 @@ def pieces(payload: bytes) -> Iterator[Piece]:
         yield _of_usage(answer.usage, answer.timings if isinstance(answer.timings, dict) else {})
 
 
-_MOST_MS = 1e12
+_MAX_MS = 1e12
 
 
 def _lenient(payload: bytes) -> _Answer:
@@ -222,4 +222,4 @@ def _of_usage(usage: _Usage, took: dict[str, Any]) -> UsagePiece:
 
 def _seconds(milliseconds: Any) -> float | None:
     """None for a time that no answer takes."""
-    return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 <= milliseconds < _MOST_MS else None
+    return milliseconds / 1000 if isinstance(milliseconds, int | float) and 0 <= milliseconds < _MAX_MS else None

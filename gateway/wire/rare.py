@@ -43,10 +43,10 @@ def _check(fields: Mapping[str, Raw]) -> None:
 
 def check_ranges(fields: Mapping[str, Raw]) -> None:
     """Raises ProviderInvalidRequest for a penalty that no engine takes as it is."""
-    for name, most in RANGES.items():
+    for name, maximum in RANGES.items():
         value = decode(fields[name]) if name in fields else None
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= most):
-            raise ProviderInvalidRequest(f"{name}: must be a number from -{most} to {most}", param=name)
+        if value is not None and not (isinstance(value, int | float) and abs(value) <= maximum):
+            raise ProviderInvalidRequest(f"{name}: must be a number from -{maximum} to {maximum}", param=name)
 
 
 REFUSED: tuple[tuple[str, tuple[Any, ...], str], ...] = (

@@ -6,7 +6,7 @@ from typing import Any
 
 from gateway.errors import ProviderInvalidRequest
 
-MOST_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
+MAX_METADATA, LONGEST_KEY, LONGEST_VALUE = 16, 64, 512
 """OpenAI's limits."""
 
 
@@ -14,8 +14,8 @@ def check_metadata(metadata: dict[str, str] | None) -> None:
     """Raises ProviderInvalidRequest."""
     if metadata is None:
         return
-    if len(metadata) > MOST_METADATA:
-        raise ProviderInvalidRequest(f"metadata: at most {MOST_METADATA} keys", param="metadata")
+    if len(metadata) > MAX_METADATA:
+        raise ProviderInvalidRequest(f"metadata: at most {MAX_METADATA} keys", param="metadata")
     if any(len(key) > LONGEST_KEY or len(value) > LONGEST_VALUE for key, value in metadata.items()):
         message = f"metadata: keys of at most {LONGEST_KEY} characters, values of at most {LONGEST_VALUE}"
         raise ProviderInvalidRequest(message, param="metadata")

@@ -11,12 +11,12 @@ from gateway.wire.lenient import BROKEN, LenientReader
 
 LONGEST_USAGE = 64 * 1024
 """Bytes. What is longer isn't read: it counts nothing, and would take many times as much memory."""
-MOST_TOKENS = 1 << 40
+MAX_TOKENS = 1 << 40
 """That one count may say: a day's sum has to fit into the database."""
 FEW = 1 << 29
 """Nearly every count is below; Python compares smaller numbers faster."""
 
-_Count = Annotated[int, Meta(ge=0, le=MOST_TOKENS)]
+_Count = Annotated[int, Meta(ge=0, le=MAX_TOKENS)]
 
 
 class SoundUsage(Struct, gc=False):
@@ -44,11 +44,11 @@ UNITS = ("sound_seconds", "characters", "pictures")
 def units_of(usage: Mapping[str, Any]) -> dict[str, float]:
     """Those of UNITS that it has."""
     found = {unit: usage[unit] for unit in UNITS if unit in usage}
-    return {unit: min(value, MOST_TOKENS) for unit, value in found.items() if type(value) in (int, float) and value > 0}
+    return {unit: min(value, MAX_TOKENS) for unit, value in found.items() if type(value) in (int, float) and value > 0}
 
 
 def spent(usage: Mapping[str, Any]) -> int:
-    """Prompt and completion tokens together, each at most MOST_TOKENS."""
+    """Prompt and completion tokens together, each at most MAX_TOKENS."""
     prompt, completion = usage.get("prompt_tokens"), usage.get("completion_tokens")
     if type(prompt) is int and type(completion) is int and 0 <= prompt <= FEW and 0 <= completion <= FEW:
         return prompt + completion  # as nearly always
@@ -58,7 +58,7 @@ def spent(usage: Mapping[str, Any]) -> int:
 def count(value: Any) -> int:
     """0 for anything but a number above it."""
     # A union of types would be made anew with each call.
-    return int(min(value, MOST_TOKENS)) if (type(value) is int or type(value) is float) and value > 0 else 0
+    return int(min(value, MAX_TOKENS)) if (type(value) is int or type(value) is float) and value > 0 else 0
 
 
 def repaired_usage(usage: Any) -> dict[str, Any] | None:

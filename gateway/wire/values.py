@@ -8,16 +8,16 @@ from codecs import getincrementaldecoder
 
 from gateway.errors import ProviderInvalidRequest
 
-MOST_VALUES = 50_000
+MAX_VALUES = 50_000
 """Objects, arrays and what they hold in one request. An agent's conversation of a million tokens has about half."""
-MOST_TOKENS = 500_000
+MAX_TOKENS = 500_000
 """The same for a request whose prompt may be a list of tokens, and for an engine's answer, which may hold the
 probabilities of other tokens."""
 STEP = 64 * 1024
 """Bytes to look at before other threads may run."""
 
 _WIDE = re.compile(rb"[\xf0-\xf4]|\\u[dD][89abAB]").search
-MOST_WIDE = 4 * 1024 * 1024
+MAX_WIDE = 4 * 1024 * 1024
 """Bytes of texts with a character beyond U+FFFF, such as an emoji: Python needs four bytes for each of their
 characters. Above any context window."""
 
@@ -25,14 +25,14 @@ _STRUCTURE = b",[{"
 """What each value of an object or array but one has before it, and each object or array begins with."""
 
 
-def check(body: bytes, most: int = MOST_VALUES) -> None:
+def check(body: bytes, maximum: int = MAX_VALUES) -> None:
     """Before a body is decoded. Takes at most a millisecond for each STEP.
 
-    Raises ProviderInvalidRequest (413) for more than `most` values, UnicodeDecodeError for what isn't UTF-8.
+    Raises ProviderInvalidRequest (413) for more than `maximum` values, UnicodeDecodeError for what isn't UTF-8.
     """
-    if exceeds(body, most):
+    if exceeds(body, maximum):
         raise ProviderInvalidRequest(
-            f"the request body has more than {most} JSON values: send fewer messages, parts, items or tools",
+            f"the request body has more than {maximum} JSON values: send fewer messages, parts, items or tools",
             code="too_many_values",
             status=413,
         )
@@ -45,46 +45,46 @@ def check(body: bytes, most: int = MOST_VALUES) -> None:
 
 
 def check_texts(body: bytes) -> None:
-    """Before a body is decoded that may have more values than MOST_VALUES: each token takes a few bytes, a text 60.
+    """Before a body is decoded that may have more values than MAX_VALUES: each token takes a few bytes, a text 60.
 
-    Raises ProviderInvalidRequest (413) for more texts, keys included, than MOST_VALUES values can have: two each.
+    Raises ProviderInvalidRequest (413) for more texts, keys included, than MAX_VALUES values can have: two each.
     """
-    if len(body) > 4 * MOST_VALUES and body.count(b'"') - body.count(b'\\"') > 4 * MOST_VALUES:
+    if len(body) > 4 * MAX_VALUES and body.count(b'"') - body.count(b'\\"') > 4 * MAX_VALUES:
         raise ProviderInvalidRequest(
-            f"the request body has more than {2 * MOST_VALUES} JSON values that are texts: send fewer texts",
+            f"the request body has more than {2 * MAX_VALUES} JSON values that are texts: send fewer texts",
             code="too_many_values",
             status=413,
         )
 
 
 def check_width(body: bytes) -> None:
-    """Before a body is decoded into texts. Raises ProviderInvalidRequest (413) for more than MOST_WIDE."""
-    if len(body) > MOST_WIDE and _wide(body) > MOST_WIDE:
+    """Before a body is decoded into texts. Raises ProviderInvalidRequest (413) for more than MAX_WIDE."""
+    if len(body) > MAX_WIDE and _wide(body) > MAX_WIDE:
         raise ProviderInvalidRequest(
-            f"texts with emoji or other characters beyond U+FFFF have more than {MOST_WIDE >> 20} MB: send less text",
+            f"texts with emoji or other characters beyond U+FFFF have more than {MAX_WIDE >> 20} MB: send less text",
             code="request_too_large",
             status=413,
         )
 
 
-def exceeds(body: bytes, most: int) -> bool:
+def exceeds(body: bytes, maximum: int) -> bool:
     """Whether there are more values."""
-    return len(body) > most and _in_any(body, most) > most and _outside_strings(body, most) > most
+    return len(body) > maximum and _in_any(body, maximum) > maximum and _outside_strings(body, maximum) > maximum
 
 
-def _in_any(body: bytes, most: int) -> int:
-    """An upper bound, which counts in texts, too. Ends above `most`."""
+def _in_any(body: bytes, maximum: int) -> int:
+    """An upper bound, which counts in texts, too. Ends above `maximum`."""
     found = 0
     for at in range(0, len(body), STEP):
         piece = body[at : at + STEP]
         found += len(piece) - len(piece.translate(None, _STRUCTURE))
-        if found > most:
+        if found > maximum:
             break
     return found
 
 
 def _wide(body: bytes) -> int:
-    """Bytes of texts with such a character, as UTF-8 or as an escape. Ends above MOST_WIDE."""
+    """Bytes of texts with such a character, as UTF-8 or as an escape. Ends above MAX_WIDE."""
     found = size = inside = 0
     wide, rest = False, b""
     for at in range(0, len(body), STEP):
@@ -99,8 +99,8 @@ def _wide(body: bytes) -> int:
             if inside:
                 size += len(part)
                 wide = wide or _WIDE(part) is not None
-        if found + (size if wide else 0) > MOST_WIDE:
-            return MOST_WIDE + 1
+        if found + (size if wide else 0) > MAX_WIDE:
+            return MAX_WIDE + 1
     return found
 
 
@@ -117,8 +117,8 @@ def _begun_escape(piece: bytes) -> bytes:
     return piece[begun:] if len(piece) - begun < length else b""
 
 
-def _outside_strings(body: bytes, most: int) -> int:
-    """Ends above `most`."""
+def _outside_strings(body: bytes, maximum: int) -> int:
+    """Ends above `maximum`."""
     found, inside, rest = 0, 0, b""
     for at in range(0, len(body), STEP):
         piece = rest + body[at : at + STEP]
@@ -128,7 +128,7 @@ def _outside_strings(body: bytes, most: int) -> int:
         parts = plain.split(b'"')
         structure = b"".join(parts[inside::2])
         found += len(structure) - len(structure.translate(None, _STRUCTURE))
-        if found > most:
+        if found > maximum:
             break
         inside ^= (len(parts) - 1) % 2
     return found

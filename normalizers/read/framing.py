@@ -35,7 +35,7 @@ _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
 _FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
 _LONG = 64
-MOST_REREAD = 4096
+MAX_REREAD = 4096
 """Characters. A text that is read for calls and is none is read again from its next beginning of calls; once that comes
 to so many, no more calls are looked for before its end. Else 2,000 fences in a row were read 2,000 times."""
 _NOTHING = r"(?!)"
@@ -601,7 +601,7 @@ class Framing(Normalizer):
         """Whether what begins there was read as calls, and is none, or was read often enough."""
         if self._refused and skip_space(text, begin) >= at:
             return True
-        return self._reread > MOST_REREAD and self._fed - len(text) + at < self._tried_to
+        return self._reread > MAX_REREAD and self._fed - len(text) + at < self._tried_to
 
     def _read_attempt(self, text: str, pos: int, reason: str | None) -> int:
         attempt = self._attempt

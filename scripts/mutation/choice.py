@@ -218,8 +218,8 @@ def batches(tests: list[Timed], budget: float) -> list[list[Timed]]:
     """The likeliest tests, then the rest."""
     until = list(accumulate(test.seconds for test in tests))
     first = max(1, sum(seconds <= FIRST_SECONDS for seconds in until))
-    most = max(first, LEAST_TESTS, sum(seconds <= budget for seconds in until))
-    return [batch for batch in (tests[:first], tests[first:most]) if batch]
+    maximum = max(first, LEAST_TESTS, sum(seconds <= budget for seconds in until))
+    return [batch for batch in (tests[:first], tests[first:maximum]) if batch]
 
 
 def _likeliest(tests: list[Timed], lines: dict[int, set[str]], kinship: Mapping[str, float]) -> list[Timed]:

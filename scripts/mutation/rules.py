@@ -93,10 +93,10 @@ RULES: tuple[Callable[[Any, str], bool], ...] = (
 )
 
 
-def _up(node: Any, most: int = 1000) -> list[tuple[Any, Any]]:
+def _up(node: Any, maximum: int = 1000) -> list[tuple[Any, Any]]:
     """Each node above, innermost first, with the child through which it was reached."""
     found: list[tuple[Any, Any]] = []
-    while node.parent is not None and len(found) < most:
+    while node.parent is not None and len(found) < maximum:
         found.append((node, node.parent))
         node = node.parent
     return found

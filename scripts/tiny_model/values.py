@@ -86,8 +86,8 @@ class Values:
             made = round(made % 1000 + self.random.random(), self.random.randint(1, 2))
         return -made if self.chance(0.2) and made else made
 
-    def phrase(self, most: int = 4) -> str:
-        return " ".join(self.known_or_word(TOPICS, 0.6) for _ in range(self.random.randint(1, most)))
+    def phrase(self, maximum: int = 4) -> str:
+        return " ".join(self.known_or_word(TOPICS, 0.6) for _ in range(self.random.randint(1, maximum)))
 
     def title(self) -> str:
         return self.phrase(3).capitalize()

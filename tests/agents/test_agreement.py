@@ -100,7 +100,7 @@ async def test_both_databases_agree(
     tenant = str(uuid.uuid4())
     answers = []
     for store in two:
-        records = Records(store, tenant, most=1000, longest=10_000)
+        records = Records(store, tenant, maximum=1000, longest=10_000)
         await records.define("m", {"type": "object"})
         made = [await records.create("m", {"seen": at, **record}) for at, record in enumerate(data)]
         for record in made[:trashed]:

@@ -406,7 +406,7 @@ async def test_an_endless_answer_ends(make_room: Make, web: Web) -> None:
 
 
 async def test_a_body_in_too_many_pieces_is_cut(make_room: Make, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gateway.features.agents.tools.fetch.MOST_PIECES", 300)
+    monkeypatch.setattr("gateway.features.agents.tools.fetch.MAX_PIECES", 300)
     head = b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
     for pieces in (300, 400):
         web.pages[f"/{pieces}"] = head + b"1\r\nx\r\n" * pieces + b"0\r\n\r\n"

@@ -18,7 +18,7 @@ from gateway.request.repair_history import LONGEST_ARGUMENTS, repair_history
 from gateway.wire.body import LONGEST_ID, LONGEST_NAME
 from gateway.wire.chat import LONGEST_TOOLS, ChatRequest, decode
 from gateway.wire.completions import CreateCompletion
-from gateway.wire.nulls import MOST_FIELDS
+from gateway.wire.nulls import MAX_FIELDS
 
 USER = {"role": "user", "content": "Hi"}
 NAME, ID, ECHO = "n" * (LONGEST_NAME + 1), "i" * (LONGEST_ID + 1), "e" * (LONGEST_ECHO + 1)
@@ -120,7 +120,7 @@ def test_what_is_too_long(name: str) -> None:
     ids=["chat", "completion", "speech", "image"],
 )
 def test_a_request_has_so_many_fields(parse: Parse, body: dict[str, Any]) -> None:
-    more = {f"f{number}": 0 for number in range(MOST_FIELDS - len(body))}
+    more = {f"f{number}": 0 for number in range(MAX_FIELDS - len(body))}
     parse(json.dumps(body | more).encode())
-    with pytest.raises(ProviderInvalidRequest, match=f"at most {MOST_FIELDS} fields"):
+    with pytest.raises(ProviderInvalidRequest, match=f"at most {MAX_FIELDS} fields"):
         parse(json.dumps(body | more | {"one more": 0}).encode())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire import values
-from gateway.wire.values import MOST_VALUES, check, check_texts, check_width
+from gateway.wire.values import MAX_VALUES, check, check_texts, check_width
 
 _TEXT = st.text('\\",[{}]: aé\n', max_size=8)
 _JSON = st.recursive(
@@ -31,13 +31,13 @@ def counted(value: Any) -> int:
 def test_texts_hold_no_values(value: Any, step: int, ascii: bool) -> None:
     """Wherever a step ends."""
     body = json.dumps(value, ensure_ascii=ascii).encode()
-    most = counted(value)
+    maximum = counted(value)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "STEP", step)
-        check(body, most)
-        if 0 < most <= len(body):
+        check(body, maximum)
+        if 0 < maximum <= len(body):
             with pytest.raises(ProviderInvalidRequest, match="JSON values"):
-                check(body, most - 1)
+                check(body, maximum - 1)
 
 
 def texts(value: Any) -> list[str]:
@@ -67,10 +67,10 @@ def test_which_texts_are_wide(value: Any, step: int, ascii: bool) -> None:
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(values, "STEP", step)
-        patch.setattr(values, "MOST_WIDE", wide)
+        patch.setattr(values, "MAX_WIDE", wide)
         check_width(body)
         if 0 < wide <= len(body):
-            patch.setattr(values, "MOST_WIDE", wide - 1)
+            patch.setattr(values, "MAX_WIDE", wide - 1)
             with pytest.raises(ProviderInvalidRequest, match="emoji"):
                 check_width(body)
 
@@ -82,9 +82,9 @@ def test_what_is_no_utf8(body: bytes) -> None:
 
 
 def test_a_list_of_texts_is_shorter_than_one_of_tokens() -> None:
-    most = ["x"] * 2 * MOST_VALUES
-    check_texts(json.dumps(most).encode())
-    check_texts(json.dumps([*range(10 * MOST_VALUES)]).encode())
-    check_texts(json.dumps(['"' * 10 * MOST_VALUES]).encode())
+    maximum = ["x"] * 2 * MAX_VALUES
+    check_texts(json.dumps(maximum).encode())
+    check_texts(json.dumps([*range(10 * MAX_VALUES)]).encode())
+    check_texts(json.dumps(['"' * 10 * MAX_VALUES]).encode())
     with pytest.raises(ProviderInvalidRequest, match="JSON values that are texts"):
-        check_texts(json.dumps([*most, "x"]).encode())
+        check_texts(json.dumps([*maximum, "x"]).encode())

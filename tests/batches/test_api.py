@@ -164,13 +164,13 @@ async def test_a_window_that_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 async def test_places(tmp_path: Path) -> None:
     """Two batches share the places, request by request, and one model's requests come together."""
-    now, most = 0, 0
+    now, maximum = 0, 0
     release = asyncio.Event()
 
     async def counted(exchange: Exchange) -> None:
-        nonlocal now, most
+        nonlocal now, maximum
         now += 1
-        most = max(most, now)
+        maximum = max(maximum, now)
         await release.wait()
         await answers(completion("Yes."))(exchange)
         now -= 1
@@ -182,7 +182,7 @@ async def test_places(tmp_path: Path) -> None:
         release.set()
         for batch in (first, second):
             assert (await ended(client, batch.id)).status == "completed"
-        assert most == 3
+        assert maximum == 3
 
 
 async def test_files(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 
 from gateway.features.batches import lines, runner
-from gateway.features.batches.batch_store import MOST_OPEN
-from gateway.features.batches.objects import MOST_FAULTS, UNANSWERED, WINDOW_SECONDS, Endpoint
+from gateway.features.batches.batch_store import MAX_OPEN
+from gateway.features.batches.objects import MAX_FAULTS, UNANSWERED, WINDOW_SECONDS, Endpoint
 from gateway.features.batches.settings import Batches
 from tests.cli.commands import answering, config, serving
 from tests.ports import free_port
@@ -46,7 +46,7 @@ def test_the_page_names_the_bounds() -> None:
     assert f"({', '.join(map(str, lines.AGAIN))}) is retried" in text
     assert f"a {lines.BUSY} for as long" in text
     assert f"{WINDOW_SECONDS // 3600} hours after the start" in text
-    assert f"the first {MOST_FAULTS}" in text
-    assert f"a user {MOST_OPEN} open batches" in text
+    assert f"the first {MAX_FAULTS}" in text
+    assert f"a user {MAX_OPEN} open batches" in text
     assert {f"batches.{name}" for name in Batches.__struct_fields__} <= set(re.findall(r"`([a-z_.]+)`", PAGE))
     assert all(f"`{endpoint}`" in text for endpoint in get_args(Endpoint))

@@ -21,7 +21,7 @@ from gateway.features.batches.objects import (
     check_expiry,
     unanswered,
 )
-from gateway.wire.stored import LONGEST_KEY, LONGEST_VALUE, MOST_METADATA, check_metadata, page
+from gateway.wire.stored import LONGEST_KEY, LONGEST_VALUE, MAX_METADATA, check_metadata, page
 
 Json = dict[str, Any]
 
@@ -32,8 +32,8 @@ def line(**more: Any) -> bytes:
     return json.dumps({**CHAT, **more}).encode()
 
 
-def read(data: bytes, most: int = 9, size: int = 1000) -> list[Line | Fault]:
-    reader = LineReader("/v1/chat/completions", most)
+def read(data: bytes, maximum: int = 9, size: int = 1000) -> list[Line | Fault]:
+    reader = LineReader("/v1/chat/completions", maximum)
     found = [each for at in range(0, len(data), size) for each in reader.feed(data[at : at + size])]
     return found + reader.finish()
 
@@ -141,21 +141,21 @@ def test_a_batch_that_is_refused_names_the_field(fields: Json, param: str) -> No
 
 def test_the_limits_of_metadata() -> None:
     longest = {"k" * LONGEST_KEY: "v" * LONGEST_VALUE}
-    full = {f"{at}": "" for at in range(MOST_METADATA)}
+    full = {f"{at}": "" for at in range(MAX_METADATA)}
     for good in (None, {}, longest, full):
         check_metadata(good)
     for bad in ({**full, "more": ""}, {"k" * (LONGEST_KEY + 1): ""}, {"": "v" * (LONGEST_VALUE + 1)}):
         with pytest.raises(ProviderInvalidRequest) as caught:
             check_metadata(bad)
         assert caught.value.param == "metadata"
-    assert (MOST_METADATA, LONGEST_KEY, LONGEST_VALUE) == (16, 64, 512), "OpenAI's"
+    assert (MAX_METADATA, LONGEST_KEY, LONGEST_VALUE) == (16, 64, 512), "OpenAI's"
 
 
 def test_the_bounds_of_an_expiry() -> None:
-    least, most = EXPIRY_SECONDS
-    assert (least, most) == (3600, 2_592_000), "OpenAI's: an hour and 30 days"
-    assert [check_expiry(seconds, "expires_after") for seconds in (least, most)] == [least, most]
-    for seconds in (least - 1, most + 1):
+    least, maximum = EXPIRY_SECONDS
+    assert (least, maximum) == (3600, 2_592_000), "OpenAI's: an hour and 30 days"
+    assert [check_expiry(seconds, "expires_after") for seconds in (least, maximum)] == [least, maximum]
+    for seconds in (least - 1, maximum + 1):
         with pytest.raises(ProviderInvalidRequest) as caught:
             check_expiry(seconds, "expires_after")
         assert caught.value.param == "expires_after"

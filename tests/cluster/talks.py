@@ -21,7 +21,7 @@ from gateway.features.cluster.tables import CHANNEL
 from gateway.features.cluster.values import Load, decode
 from tests.cluster.nodes import Gateway, until
 
-MOST_MESSAGES = 80
+MAX_MESSAGES = 80
 BEGINS_WITH = 80
 """Sentences, about 1,100 tokens in all: what an engine with an earlier turn may read anew instead of restoring it, a
 block of 80 tokens, is less than a tenth."""
@@ -136,8 +136,8 @@ class Talk:
                 {"role": "user", "content": f"I am {self.who}.{round}; remember what I told you. " * BEGINS_WITH}
             ]
             # Nobody's conversations all begin anew at the same time.
-            most = MOST_MESSAGES if round else MOST_MESSAGES * (self.who % 8 + 1) // 8
-            while len(messages) < most:
+            maximum = MAX_MESSAGES if round else MAX_MESSAGES * (self.who % 8 + 1) // 8
+            while len(messages) < maximum:
                 if self._over.is_set():
                     return
                 sent = time.monotonic()

@@ -24,7 +24,7 @@ KILLS = int(os.environ.get("CTXGATE_CLUSTER_KILLS", "20"))
 KILLS_WITHOUT = max(1, KILLS // 5)
 """Of the run without a share, which shows what the other one gains."""
 TALKS, ENGINES = 8, 6
-CACHED, WITHIN_SECONDS, MOST = 0.9, 10.0, 0.9
+CACHED, WITHIN_SECONDS, MAXIMUM = 0.9, 10.0, 0.9
 """A prompt of which so much is cached needs no reading; it must come within so many seconds, for so many of all."""
 
 
@@ -113,7 +113,7 @@ def test_a_share_saves_the_conversations_of_killed_nodes(tmp_path: Path) -> None
             found[share] = kill_nodes(machines, shared if share else {"save": "off"}, kills)
         print(told("with a share" if share else "without", found[share]), flush=True)
     assert found[True].failed == found[False].failed == []
-    assert len(found[True].cached) >= MOST * len(found[True].moved)
+    assert len(found[True].cached) >= MAXIMUM * len(found[True].moved)
     assert found[True].restored > 0
-    assert len(found[False].cached) < (1 - MOST) * len(found[False].moved)
+    assert len(found[False].cached) < (1 - MAXIMUM) * len(found[False].moved)
     assert found[False].restored == 0

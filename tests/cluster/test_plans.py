@@ -87,8 +87,8 @@ def test_no_node_gets_more_than_it_holds(rams: list[int], wanted: list[tuple[int
     assert found.starts.keys() | found.refused.keys() | found.waits.keys() == {each.key for each in wishes}
 
 
-def count(replicas: list[Replica], waiting: int = 0, least: int = 0, most: int = 3, ttl: float | None = None) -> int:
-    spread = Spread(min=least, max=most)
+def count(replicas: list[Replica], waiting: int = 0, least: int = 0, maximum: int = 3, ttl: float | None = None) -> int:
+    spread = Spread(min=least, max=maximum)
     return wanted(spread, replicas, waiting, 2, idle_seconds=300, ttl=ttl)
 
 
@@ -121,10 +121,10 @@ def test_never_fewer_than_min_nor_more_than_max(
     loads: list[tuple[int, float]], waiting: int, least: int, more: int, ttl: float | None
 ) -> None:
     replicas = [Replica(str(at), 2, busy, 0 if busy else idle) for at, (busy, idle) in enumerate(loads)]
-    most = max(1, least + more)
-    found = count(replicas, waiting, least, most, ttl)
-    assert least <= found <= most
-    if waiting and most > len(replicas):
+    maximum = max(1, least + more)
+    found = count(replicas, waiting, least, maximum, ttl)
+    assert least <= found <= maximum
+    if waiting and maximum > len(replicas):
         assert found > 0
 
 
@@ -137,12 +137,12 @@ def test_never_fewer_than_min_nor_more_than_max(
     st.integers(400, 1000),
 )
 def test_messages_fit_postgresql_and_say_the_same(
-    busy: dict[str, int], read: dict[str, tuple[int, ...]], used: dict[str, Used], most: int
+    busy: dict[str, int], read: dict[str, tuple[int, ...]], used: dict[str, Used], maximum: int
 ) -> None:
     clamp = {name: tuple(value % (1 << 63) for value in prompts) for name, prompts in read.items()}
     load = Load("g", "http://g", busy, {"m": 1}, clamp, used, whole=True)
-    messages = [decode(data) for data in split(load, most)]
-    assert all(len(msgspec.json.encode(message)) <= most for message in messages)
+    messages = [decode(data) for data in split(load, maximum)]
+    assert all(len(msgspec.json.encode(message)) <= maximum for message in messages)
     found = [message for message in messages if isinstance(message, Load)]
     assert {name: count for each in found for name, count in each.busy.items()} == busy
     assert {name: prompts for each in found for name, prompts in each.read.items()} == clamp

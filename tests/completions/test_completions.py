@@ -10,7 +10,7 @@ import pytest
 from openai import OpenAI
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.completions import MOST, CompletionReader, CreateCompletion
+from gateway.wire.completions import MAXIMUM, CompletionReader, CreateCompletion
 from tests.gateway.double import Exchange, answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
@@ -99,8 +99,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "best of fewer": ("best_of", {"n": 3, "best_of": 2}),
     "tokens repeated": ("echo", {"echo": True, "prompt": [1, 2]}),
     "no choice": ("n", {"n": 0}),
-    "too many": ("n", {"n": MOST + 1}),
-    "too many prompts": ("prompt", {"prompt": ["x"] * (MOST + 1)}),
+    "too many": ("n", {"n": MAXIMUM + 1}),
+    "too many prompts": ("prompt", {"prompt": ["x"] * (MAXIMUM + 1)}),
     "a mixture": ("prompt", {"prompt": ["x", 1]}),
     "an empty one": ("prompt", {"prompt": ["x", ""]}),
     "penalty": ("presence_penalty", {"presence_penalty": 3}),

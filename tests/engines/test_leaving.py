@@ -42,11 +42,11 @@ async def slots(engine: Engine) -> list[int]:
 
 async def free(engine: Engine) -> int:
     """The most tokens that any slot had written when it was seen last; returns once all are free."""
-    most = 0
+    maximum = 0
     async with asyncio.timeout(PATIENCE):
         while working := await slots(engine):
-            most = max(most, *working)
-    return most
+            maximum = max(maximum, *working)
+    return maximum
 
 
 @pytest.mark.parametrize("clients", [16, pytest.param(100, marks=pytest.mark.slow)])
@@ -63,11 +63,11 @@ async def test_nothing_is_left_of_clients_that_leave(test_model: Path, clients: 
                 await client.post(chat("Say hello.", stream=bool(at % 2), **LONGER))
                 await asyncio.sleep(rolls.uniform(0, 0.2))
 
-        most = 0
+        maximum = 0
         for first in range(0, clients, 4):
             await asyncio.gather(*(leave(at) for at in range(first, first + 4)))
-            most = max(most, await on_its_loop(engine, free))
-        assert most < 900, "they were answered to their end"
+            maximum = max(maximum, await on_its_loop(engine, free))
+        assert maximum < 900, "they were answered to their end"
         async with asyncio.timeout(PATIENCE):
             while engine.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)

@@ -364,7 +364,7 @@ def test_a_broken_file_is_started_anew(
 
 
 def test_only_so_many_peaks_are_kept(tmp_path: Path, model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learnt, "MOST_ENTRIES", 2)
+    monkeypatch.setattr(learnt, "MAX_ENTRIES", 2)
     path = tmp_path / "engines.json"
     kept = Learnt(path)
     models = [replace(model, context_window=window) for window in (256, 512, 1024)]

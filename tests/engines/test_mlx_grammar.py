@@ -196,10 +196,10 @@ def test_a_request_with_a_nonce_is_cut() -> None:
 
 
 @pytest.mark.parametrize(("prompt", "asked", "most"), [(10, 5, 5), (10, 90, 90), (10, 91, 90), (99, 5, 1)])
-def test_an_answer_ends_at_the_window(prompt: int, asked: int, most: int) -> None:
+def test_an_answer_ends_at_the_window(prompt: int, asked: int, maximum: int) -> None:
     args = Namespace(max_tokens=asked)
     mlx_server.fit(args, prompt, 100)
-    assert args.max_tokens == most
+    assert args.max_tokens == maximum
 
 
 @pytest.mark.parametrize("prompt", [100, 101])

@@ -43,7 +43,7 @@ async def test_two_that_do_not_fit_together_answer_200_mixed_requests(
                     return b'"finish_reason"' in (await rest(run))[-1]
 
         assert await asyncio.gather(*map(client, range(200))) == [True] * 200
-        assert seen.most == 1
+        assert seen.maximum == 1
         assert max(seen.counted, seen.resident) <= 100 * memory.MB
         assert {"one", "two"} == set(seen.started())
         # Requests are served together, not one swap for each of them.
@@ -71,7 +71,7 @@ async def test_an_engine_that_is_always_in_use_gives_way_too(
         done.set()
         await asyncio.gather(*clients)
         assert answered
-        assert seen.most == 1
+        assert seen.maximum == 1
 
 
 async def test_answers_in_flight_end_before_their_engine_goes(
@@ -164,7 +164,7 @@ async def test_three_where_two_fit_the_least_worthy_goes(
         assert states == {"pinned": "ready", "old": "stopped", "new": "ready"}
         await whole(gateway, "old")
         assert engine_of(gateway, "pinned").launcher.starts == 1
-        assert seen.most == 2
+        assert seen.maximum == 2
 
 
 async def test_groups_that_exclude_each_other(model: Model, xllamacpp: Callable[[], Machine], tmp_path: Path) -> None:

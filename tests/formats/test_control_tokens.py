@@ -134,8 +134,8 @@ async def test_a_text_is_never_a_control_token(
     llama_cpp: str, engine: Engine, spy: Spy, place: str, stream: bool, reader: str
 ) -> None:
     messages, fields = requests(EVIL)[place]
-    most = 96 if place == "forced call" else 4
-    asked = {"stream": stream, "max_tokens": most, "stream_options": {"include_usage": True}, **fields}
+    maximum = 96 if place == "forced call" else 4
+    asked = {"stream": stream, "max_tokens": maximum, "stream_options": {"include_usage": True}, **fields}
     async with Gateway(config(external(llama_cpp, reader))) as gateway:
         said = await ask(gateway, *messages, **asked)
     template = {name: spy.bodies("/apply-template")[-1].get(name) for name in ("messages", "tools")}

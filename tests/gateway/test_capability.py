@@ -16,7 +16,7 @@ from gateway.config import Model
 from gateway.core.capability import CapabilityFinder
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.chat import ChatRequest
-from gateway.wire.control_tokens import MOST_AT_ONCE, ControlTokens
+from gateway.wire.control_tokens import MAX_AT_ONCE, ControlTokens
 
 CALL = {"id": "c", "type": "function", "function": {"name": "now", "arguments": "{}"}}
 PAST: list[dict[str, Any]] = [
@@ -184,7 +184,7 @@ async def test_a_long_search_for_control_tokens_lets_others_run(end: str, refuse
             await asyncio.sleep(0)
 
     other = asyncio.create_task(others())
-    asked = request([{"role": "user", "content": "<" * (10 * MOST_AT_ONCE) + " " + end}])
+    asked = request([{"role": "user", "content": "<" * (10 * MAX_AT_ONCE) + " " + end}])
     finder, backend = CapabilityFinder(model()), Guarding(model())
     can = await finder.find(asked, backend)
     if refused:

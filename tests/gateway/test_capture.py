@@ -161,9 +161,9 @@ def test_the_steps_of_an_answer_have_their_times() -> None:
         reading.feed([payload], [])
     reading.finish(done=True)
     marks = reading.recording.marks
-    most = 1000 * (monotonic() - reading.recording.accepted) + 0.1
+    maximum = 1000 * (monotonic() - reading.recording.accepted) + 0.1
     assert before >= reading.recording.accepted
-    assert all(0 <= one[0] <= other[0] <= most for one, other in pairwise(marks))
+    assert all(0 <= one[0] <= other[0] <= maximum for one, other in pairwise(marks))
     assert [mark[1:] for mark in marks] == [(1, 1), (1, 0), (1, 2), (0, 0)]
     assert reading.recording.completion_id == "chatcmpl-1"
 

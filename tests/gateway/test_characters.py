@@ -15,8 +15,8 @@ from gateway.backends.ollama_chat import OllamaChat
 from gateway.wire.chat import decode
 from gateway.wire.lenient import (
     BROKEN,
-    MOST_INVALID,
-    MOST_REPAIRED,
+    MAX_INVALID,
+    MAX_REPAIRED,
     EscapeJoiner,
     LenientReader,
     joined,
@@ -164,10 +164,10 @@ def test_what_is_no_json_is_refused_as_ever(payload: bytes) -> None:
 
 def test_what_costs_too_much_to_repair_is_refused() -> None:
     text = b'{"a":"%b"}'
-    assert LenientReader().read(text % (b"\xff" * MOST_INVALID)) == {"a": "\ufffd" * MOST_INVALID}
+    assert LenientReader().read(text % (b"\xff" * MAX_INVALID)) == {"a": "\ufffd" * MAX_INVALID}
     with pytest.raises(BROKEN, match="of its bytes are not UTF-8"):
-        LenientReader().read(text % (b"\xff" * (MOST_INVALID + 1)))
-    long = b"a" * MOST_REPAIRED
+        LenientReader().read(text % (b"\xff" * (MAX_INVALID + 1)))
+    long = b"a" * MAX_REPAIRED
     assert LenientReader().read(text % long) == {"a": long.decode()}
     with pytest.raises(BROKEN, match="aren't repaired"):
         LenientReader().read(text % (long + b"\xff"))

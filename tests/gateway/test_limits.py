@@ -28,7 +28,7 @@ from gateway.features.keys.words import parse, written
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.wire.limits import Left, LimitReached, Limits, Standing, anthropic_headers, duration, openai_headers
-from gateway.wire.usage import MOST_TOKENS
+from gateway.wire.usage import MAX_TOKENS
 from tests.gateway.running import FAST
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -155,10 +155,10 @@ def test_a_meter_forgets_nothing_within_a_day_and_all_after_it() -> None:
 
 
 @given(st.integers(1, 6), st.lists(st.booleans(), max_size=60))
-def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
-    meter, running = Clock().meter(Limits(parallel=most)), 0
+def test_requests_at_a_time(maximum: int, steps: list[bool]) -> None:
+    meter, running = Clock().meter(Limits(parallel=maximum)), 0
     for comes in steps:
-        if comes and running == most:
+        if comes and running == maximum:
             with pytest.raises(LimitReached, match="at a time are its limit"):
                 meter.enter()
         elif comes:
@@ -167,7 +167,7 @@ def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
         elif running:
             meter.leave()
             running -= 1
-        assert meter.running == running <= most
+        assert meter.running == running <= maximum
 
 
 @pytest.mark.parametrize(
@@ -180,13 +180,13 @@ def test_requests_at_a_time(most: int, steps: list[bool]) -> None:
         ({"prompt_tokens": 9, "completion_tokens": -8}, 9),
         ({"prompt_tokens": "three", "completion_tokens": [4]}, 0),
         ({"prompt_tokens": 1.5, "completion_tokens": float("nan")}, 1),
-        ({"prompt_tokens": 10**30, "completion_tokens": 1}, MOST_TOKENS + 1),
-        ({"prompt_tokens": float("inf"), "completion_tokens": 10**30}, 2 * MOST_TOKENS),
+        ({"prompt_tokens": 10**30, "completion_tokens": 1}, MAX_TOKENS + 1),
+        ({"prompt_tokens": float("inf"), "completion_tokens": 10**30}, 2 * MAX_TOKENS),
     ],
 )
 def test_an_answer_takes_what_its_server_counted_within_bounds(usage: dict[str, Any], taken: int) -> None:
     clock = Clock()
-    meter = clock.meter(Limits(tokens_per_day=4 * MOST_TOKENS))
+    meter = clock.meter(Limits(tokens_per_day=4 * MAX_TOKENS))
     meter.spend(usage, clock.at)
     meter.spend(used(5), clock.at)
     standing = meter.standing()
@@ -314,9 +314,9 @@ async def two_limiters(limits: Limits) -> tuple[Limiter, Limiter, Principal]:
 
 
 @given(st.integers(1, 9), st.lists(st.tuples(st.booleans(), st.booleans()), max_size=40))
-async def test_gateways_that_tell_each_other_hold_to_one_limit(most: int, steps: list[tuple[bool, bool]]) -> None:
+async def test_gateways_that_tell_each_other_hold_to_one_limit(maximum: int, steps: list[tuple[bool, bool]]) -> None:
     """A request at one of them, and whether both tell then. None is counted twice, and none is forgotten."""
-    one, two, principal = await two_limiters(Limits(requests_per_minute=most))
+    one, two, principal = await two_limiters(Limits(requests_per_minute=maximum))
     meters = await one.meter(principal), await two.meter(principal)
     let_in, untold = [0, 0], [0, 0]
     for at_first, tell in steps:
@@ -324,9 +324,9 @@ async def test_gateways_that_tell_each_other_hold_to_one_limit(most: int, steps:
         try:
             meters[at].enter()
         except LimitReached:
-            assert sum(let_in) - untold[1 - at] >= most
+            assert sum(let_in) - untold[1 - at] >= maximum
         else:
-            assert sum(let_in) - untold[1 - at] < most
+            assert sum(let_in) - untold[1 - at] < maximum
             let_in[at] += 1
             untold[at] += 1
         if tell:

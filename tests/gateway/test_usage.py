@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gateway.wire.usage import MOST_TOKENS, count, spent, tokens_of
+from gateway.wire.usage import MAX_TOKENS, count, spent, tokens_of
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from gateway.wire.usage import MOST_TOKENS, count, spent, tokens_of
 def test_a_count(value: Any, counted: int) -> None:
     assert count(value) == counted
     assert type(count(value)) is int
-    assert MOST_TOKENS == 1 << 40
+    assert MAX_TOKENS == 1 << 40
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gateway.features.models.manage import MOST_BYTES as MANAGED_BYTES
-from gateway.features.rooms.records import MOST_BYTES
+from gateway.features.models.manage import MAX_BYTES as MANAGED_BYTES
+from gateway.features.rooms.records import MAX_BYTES
 from tests.hostile import grown
 from tests.hostile.grown import Grown
 
@@ -269,13 +269,13 @@ ROWS: dict[str, Row] = {
     "DELETE /llm/room/{id}/files/{path:path}": Row(statuses=(404,)),
     "POST /llm/factory/runs[/]": Row(statuses=(404,)),
     "POST /llm/factory/{name}[/]": Row(({"metadata": {"name": "mine"}},)),
-    "PUT /llm/describe/{model}[/]": Row(({"schema": SCHEMA, "description": "Places."},), longest=MOST_BYTES),
-    "POST /llm/data/{model}[/]": Row(({"city": "Rome"},), longest=MOST_BYTES),
-    "PATCH /llm/data/{model}/{id}[/]": Row(({"city": "Rome"},), statuses=(200, 404), longest=MOST_BYTES),
+    "PUT /llm/describe/{model}[/]": Row(({"schema": SCHEMA, "description": "Places."},), longest=MAX_BYTES),
+    "POST /llm/data/{model}[/]": Row(({"city": "Rome"},), longest=MAX_BYTES),
+    "PATCH /llm/data/{model}/{id}[/]": Row(({"city": "Rome"},), statuses=(200, 404), longest=MAX_BYTES),
     "DELETE /llm/data/{model}/{id}[/]": Row(),
-    "POST /llm/find/{model}[/]": Row((QUERY,), longest=MOST_BYTES),
+    "POST /llm/find/{model}[/]": Row((QUERY,), longest=MAX_BYTES),
     "POST /llm/aggregate/{model}[/]": Row(
-        ({"aggregate": {"n": {"$sum": "city"}}, "where": QUERY["where"]},), longest=MOST_BYTES
+        ({"aggregate": {"n": {"$sum": "city"}}, "where": QUERY["where"]},), longest=MAX_BYTES
     ),
     "POST /api/user/secrets[/]": Row(({"name": "key", "value": "sk-1", "metadata": {"provider": "p"}},)),
     "DELETE /api/user/secrets/{id}[/]": Row(statuses=(404,)),

@@ -185,7 +185,7 @@ def by_part(all: Iterable[Grown]) -> list[Grown]:
 
 FITS = '{"city": "Rome"}'
 """Meets the examples' schema."""
-MOST_ANSWERED = 1000
+MAX_ANSWERED = 1000
 """Vectors or scores: an answer that is larger than its question would count as memory of the question."""
 
 
@@ -194,12 +194,12 @@ async def engine(exchange: Exchange) -> None:
     path, asked = exchange.path, asked_of(exchange.body)
     if path.endswith("/embeddings"):
         count = len(asked["input"]) if isinstance(asked.get("input"), list) else 1
-        data = [{"object": "embedding", "index": at, "embedding": [0.5]} for at in range(min(count, MOST_ANSWERED))]
+        data = [{"object": "embedding", "index": at, "embedding": [0.5]} for at in range(min(count, MAX_ANSWERED))]
         await exchange.whole(
             {"object": "list", "data": data, "model": "m", "usage": {"prompt_tokens": 1, "total_tokens": 1}}
         )
     elif path.endswith("/rerank"):
-        results = [{"index": at, "relevance_score": 0.5} for at in range(min(len(asked["documents"]), MOST_ANSWERED))]
+        results = [{"index": at, "relevance_score": 0.5} for at in range(min(len(asked["documents"]), MAX_ANSWERED))]
         await exchange.whole({"results": results})
     elif path.endswith("/completions") and not path.endswith("/chat/completions"):
         choice = {"index": 0, "text": "Hello", "finish_reason": "stop", "logprobs": None}

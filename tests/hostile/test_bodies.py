@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gateway.wire.values import MOST_TOKENS, MOST_VALUES, MOST_WIDE
+from gateway.wire.values import MAX_TOKENS, MAX_VALUES, MAX_WIDE
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway, Upstream, configuration, started, warm
 from tests.hostile.suite import engine
@@ -96,8 +96,8 @@ def filled(name: str, count: int) -> bytes:
 
 def as_many_as_allowed(name: str) -> bytes:
     path, _, item, _ = LISTS[name]
-    most = MOST_TOKENS if path in ("/v1/embeddings", "/v1/completions") else MOST_VALUES
-    return filled(name, (most - 9) // (1 + sum(map(item.count, ",{["))))
+    maximum = MAX_TOKENS if path in ("/v1/embeddings", "/v1/completions") else MAX_VALUES
+    return filled(name, (maximum - 9) // (1 + sum(map(item.count, ",{["))))
 
 
 def test_more_values_than_any_conversation_has(
@@ -149,7 +149,7 @@ def test_one_emoji_makes_no_text_too_large(
     """It takes four bytes for each character of its text."""
     upstream.script = engine
     few = {name: TEXTS[name] for name in ("messages", "responses", "completions")}
-    for size, statuses, texts in ((MOST_WIDE - 1000, (200,), TEXTS), (SIZE, (200, 413), few)):
+    for size, statuses, texts in ((MAX_WIDE - 1000, (200,), TEXTS), (SIZE, (200, 413), few)):
         text = "x" * size + emoji
         with unharmed(body=size):
             for name, (path, body) in texts.items():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gateway.features.batches.objects import Line, LineReader, decode_kept
-from gateway.wire.values import MOST_VALUES
+from gateway.wire.values import MAX_VALUES
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Upstream, configuration, started
 
@@ -37,7 +37,7 @@ def test_numbers_and_pipes(upstream: Upstream, tmp_path: Path, test_model: Path,
         assert gateway.ask("POST", "/-/reload").status == 200
 
 
-@pytest.mark.parametrize("keys", [2 * MOST_VALUES - 10, 2_600_000])
+@pytest.mark.parametrize("keys", [2 * MAX_VALUES - 10, 2_600_000])
 def test_a_line_of_many_keys(keys: int) -> None:
     """The reader itself: a batch asks an endpoint with the line, which is that endpoint's matter."""
     body = b'{"model":"echo",' + b",".join(b'"%x":0' % number for number in range(keys)) + b"}"
@@ -50,7 +50,7 @@ def test_a_line_of_many_keys(keys: int) -> None:
     finally:
         tracemalloc.stop()
     assert (found.model if isinstance(found, Line) else found.code) == (
-        "echo" if keys < 2 * MOST_VALUES else "invalid_json_line"
+        "echo" if keys < 2 * MAX_VALUES else "invalid_json_line"
     )
     assert peak < 8 * len(line)  # copies of it; as a dict it took fifteen times that
 

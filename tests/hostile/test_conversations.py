@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gateway.features.responses.item_rows import MOST_BYTES, PAGE_BYTES
+from gateway.features.responses.item_rows import MAX_BYTES, PAGE_BYTES
 from tests.hostile.conftest import Unharmed
 from tests.hostile.running import Gateway
 
@@ -29,6 +29,6 @@ def test_a_large_conversation(gateway: Gateway, unharmed: Unharmed) -> None:
         asked = {"input": "Hi", "conversation": path.rpartition("/")[2], "store": False}
         answer = gateway.ask("POST", "/v1/responses", asked)
         assert (answer.status, answer.json["error"]["code"]) == (400, "conversation_too_large")
-    with unharmed(body=MOST_BYTES):
+    with unharmed(body=MAX_BYTES):
         assert gateway.ask("POST", "/v1/responses", {**asked, "truncation": "auto"}).status == 200
     assert gateway.ask("DELETE", path).status == 200

@@ -195,13 +195,13 @@ def test_hosts_and_origins_of_the_configuration(
 # Bounds before any key is looked at
 
 
-def endless(gateway: Gateway, begin: bytes, piece: bytes, most: int = 300_000_000) -> tuple[int, bytes]:
+def endless(gateway: Gateway, begin: bytes, piece: bytes, maximum: int = 300_000_000) -> tuple[int, bytes]:
     """Sends `piece` until the gateway wants no more: the bytes sent, and its answer."""
     sent, answer = 0, b""
     with gateway.connect() as one:
         one.sendall(begin)
         try:
-            while sent < most:
+            while sent < maximum:
                 one.sendall(piece)
                 sent += len(piece)
         except OSError:
@@ -358,8 +358,8 @@ def test_a_body_that_drips_is_ended(upstream: Upstream, tmp_path: Path, test_mod
 def test_all_bodies_together_are_bounded(
     upstream: Upstream, tmp_path: Path, test_model: Path, unharmed: Unharmed
 ) -> None:
-    most = 4_000_000
-    with configured(upstream, tmp_path, test_model, {"max_bodies_bytes": most}) as gateway, ExitStack() as stack:
+    maximum = 4_000_000
+    with configured(upstream, tmp_path, test_model, {"max_bodies_bytes": maximum}) as gateway, ExitStack() as stack:
         paths = [b"/v1/chat/completions", b"/v1/responses"]
         with unharmed(gateway):
             open_ = []

@@ -66,15 +66,15 @@ def measured(gateway: Gateway) -> None:
     # What the first request loads isn't growth.
     upload(gateway, [], 1)
     process = psutil.Process(gateway.pid)
-    idle = most = process.memory_info().rss
+    idle = maximum = process.memory_info().rss
     answers: list[bytes] = []
     threads = [threading.Thread(target=upload, args=(gateway, answers)) for _ in range(CLIENTS)]
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
         time.sleep(0.2)
-        most = max(most, process.memory_info().rss)
-    print(f"{(most - idle) / 1e6:.0f} MB above idle")
+        maximum = max(maximum, process.memory_info().rss)
+    print(f"{(maximum - idle) / 1e6:.0f} MB above idle")
     assert all(answer.startswith(b"HTTP/1.1 200 ") for answer in answers), answers
     assert len(answers) == CLIENTS
-    assert most - idle < GROWTH
+    assert maximum - idle < GROWTH

@@ -159,17 +159,17 @@ class _Parser:
                 sequence = []
             else:
                 least = int(low) if low else 1 if sign == "+" else 0
-                most = int(high) if high else 1 if sign == "?" else None if comma or sign else least
-                sequence[-1] = self._repeated(sequence[-1], least, most)
+                maximum = int(high) if high else 1 if sign == "?" else None if comma or sign else least
+                sequence[-1] = self._repeated(sequence[-1], least, maximum)
         return [*found, tuple(item for one in sequence for item in one)]
 
-    def _repeated(self, one: tuple[Item, ...], least: int, most: int | None) -> tuple[Item, ...]:
-        if most is None:
+    def _repeated(self, one: tuple[Item, ...], least: int, maximum: int | None) -> tuple[Item, ...]:
+        if maximum is None:
             more = self._added([()])
             self._rules[more] = [(), (*one, more)]
             return one * least + (more,)
         rest: tuple[Item, ...] = ()
-        for _ in range(most - least):
+        for _ in range(maximum - least):
             rest = (self._added([(), (*one, *rest)]),)
         return one * least + rest
 

@@ -197,8 +197,8 @@ def test_whole_numbers_between_fractional_bounds() -> None:
 def test_a_number_that_the_grammar_accepts_is_within_its_bounds(
     data: st.DataObject, low: Decimal, size: Decimal, exclusive: bool
 ) -> None:
-    least, most = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
-    pattern = bounded("number", {least: float(low), most: float(low + size)})
+    least, maximum = ("exclusiveMinimum", "exclusiveMaximum") if exclusive else ("minimum", "maximum")
+    pattern = bounded("number", {least: float(low), maximum: float(low + size)})
     number = Decimal(data.draw(st.from_regex(re.compile(pattern, re.ASCII), fullmatch=True)))
     assert low < number < low + size if exclusive else low <= number <= low + size
 

@@ -11,7 +11,7 @@ import pytest
 
 from normalizers import TextDelta, ToolCall, ToolStart, fold, get, names, normalizer
 from normalizers.read import region
-from normalizers.read.framing import MOST_REREAD
+from normalizers.read.framing import MAX_REREAD
 from normalizers.write.render import render_calls
 from tests.normalizers.degenerate import CALL, END, TRIES, degenerate
 from tests.normalizers.splits import parse, tool
@@ -72,11 +72,11 @@ def test_a_call_that_grows_beyond_the_bound_becomes_text(name: str, size: int, m
 @pytest.mark.parametrize("name", ["auto", "hermes"])
 def test_text_that_is_read_often_enough_is_the_same_in_every_split(name: str, unit: str, end: str) -> None:
     """`parse` compares the splits. Longer than what is read again, so that the last tries aren't made."""
-    text = TRIES[unit] * (3 * MOST_REREAD // len(TRIES[unit]))
+    text = TRIES[unit] * (3 * MAX_REREAD // len(TRIES[unit]))
     parse(name, text + end, TOOLS, random_splits=1, unknown_tools="refuse")
 
 
 def test_a_call_behind_many_that_are_none_is_read() -> None:
     """What was read for calls once doesn't count against a call behind it."""
-    text = "Like this:\n" + '```json\n{"name": "other", "arguments": {}}\n```\nOr:\n' * (4 * MOST_REREAD // 50)
+    text = "Like this:\n" + '```json\n{"name": "other", "arguments": {}}\n```\nOr:\n' * (4 * MAX_REREAD // 50)
     assert [call.name for call in parse("auto", f"{text}```json\n{CALL}\n```", TOOLS).tool_calls] == ["ping"]

@@ -23,7 +23,7 @@ from gateway.observe.request_log import (
     Stats,
 )
 from gateway.wire.chat import NOBODY, ChatRequest, encode
-from gateway.wire.usage import MOST_TOKENS
+from gateway.wire.usage import MAX_TOKENS
 from normalizers import registry
 from tests.gateway.double import chunk, completion
 from tests.operations.rows import row
@@ -93,9 +93,9 @@ def test_nothing_that_a_server_sends_as_its_counts_costs_another_one_his(usages:
     assert log.stats("good").prompt_tokens == 7
     odd = log.stats("odd")
     counted = (odd.prompt_tokens, odd.completion_tokens, odd.cached_tokens, odd.restored_tokens, odd.seconds_saved)
-    assert all(0 <= count <= len(usages) * MOST_TOKENS for count in counted)
+    assert all(0 <= count <= len(usages) * MAX_TOKENS for count in counted)
     for entry in log.entries():
-        assert 0 <= entry.prompt_tokens <= MOST_TOKENS
+        assert 0 <= entry.prompt_tokens <= MAX_TOKENS
         assert entry.seconds_saved >= 0
         assert all(isinstance(line, str) for line in entry.prefix)
 

@@ -205,8 +205,8 @@ async def test_readers_of_the_store_are_shared(tmp_path: Path) -> None:
         ("local", 11, 11, 10, False),
     ],
 )
-def test_shares(who: str, mine: int, taken: int, most: int, has: bool) -> None:
-    assert has_share(who, mine, taken, most) is has
+def test_shares(who: str, mine: int, taken: int, maximum: int, has: bool) -> None:
+    assert has_share(who, mine, taken, maximum) is has
 
 
 def test_a_tally_counts_each_tenant() -> None:
@@ -300,8 +300,8 @@ async def test_slow_schemas_of_one_tenant_leave_a_process_to_others() -> None:
         tenant.set(who)
         await threads.run(work)
 
-    most = (THREADS + WAITING) // 2
-    greedy = [asyncio.create_task(run_as("greedy", slow)) for _ in range(most + 3)]
+    maximum = (THREADS + WAITING) // 2
+    greedy = [asyncio.create_task(run_as("greedy", slow)) for _ in range(maximum + 3)]
     try:
         assert await asyncio.to_thread(begun.acquire, timeout=PATIENCE)
         refused = [each for each in greedy if each.done()]

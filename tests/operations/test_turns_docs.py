@@ -17,7 +17,7 @@ from gateway.features.keys.words import NAMES
 from gateway.features.operations.commands.status import queued_text, waiting_text
 from gateway.prompts.speed import ReadingSpeed, Waits
 from gateway.server.keys import FILE, KeyFile
-from gateway.server.principal import MOST_CLIENTS
+from gateway.server.principal import MAX_CLIENTS
 from gateway.wire.chat import TIERS
 from tests.cli.commands import config, ctxgate
 from tests.conftest import ROOT
@@ -34,7 +34,7 @@ WORDS = " ".join(PAGE.split())
         f"after `engines.flex_max_wait_seconds` ({Engines().flex_max_wait_seconds:.0f})",
         f"has waited for `engines.swap_after_seconds` ({Engines().swap_after_seconds:.0f})",
         f"({STAY_SECONDS[0]} to {STAY_SECONDS[1]:.0f} seconds)",
-        f"(at most {MOST_CLIENTS} are distinguished",
+        f"(at most {MAX_CLIENTS} are distinguished",
         f"`log.usage_days` ({Log().usage_days:.0f})",
     ],
 )

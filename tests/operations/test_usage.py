@@ -23,7 +23,7 @@ from gateway.errors import ProviderUnavailable
 from gateway.features.operations import usage_table as usage
 from gateway.observe.request_log import LEFT, RequestLog, Total
 from gateway.server.access import Access
-from gateway.server.principal import LOCAL, MOST_CLIENTS, Callers, Principal, client_name
+from gateway.server.principal import LOCAL, MAX_CLIENTS, Callers, Principal, client_name
 from gateway.services import Services
 from gateway.store import Store
 from gateway.wire.chat import NOBODY, Caller
@@ -126,7 +126,7 @@ def test_callers_are_made_once_and_their_names_are_bounded() -> None:
     assert (callers.add(b"curl/8", key).key, made[b"curl/8"].key) == ("k", "")
     assert callers.known(b"curl/8", Principal(key="k")) is None  # its limits may be others
     names = {callers.add(b"x%d" % at, LOCAL).client for at in range(3000)}
-    assert len(names) <= MOST_CLIENTS + 1
+    assert len(names) <= MAX_CLIENTS + 1
     assert "other" in names
 
 

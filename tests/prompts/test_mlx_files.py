@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("mlx_lm")
 
 from gateway.engines import mlx_prompts
-from gateway.engines.mlx_prompts import BLOCK_TOKENS, DAY, MOST_KNOWN, SavedPromptCache, chain
+from gateway.engines.mlx_prompts import BLOCK_TOKENS, DAY, MAX_KNOWN, SavedPromptCache, chain
 
 LEAST = 64
 LONG = [*range(100, 100 + 3 * BLOCK_TOKENS)]
@@ -225,11 +225,11 @@ def test_a_full_disk_is_told_and_leaves_no_half_file(
 
 def test_counts_that_nobody_asks_for_are_bounded(prompts: Prompts) -> None:
     cache = prompts(min_tokens=BLOCK_TOKENS)
-    for number in range(MOST_KNOWN + 2):
+    for number in range(MAX_KNOWN + 2):
         tokens = [*range(number * 1000, number * 1000 + BLOCK_TOKENS)]
         prompts(min_tokens=BLOCK_TOKENS).insert_cache("m", tokens, layers(BLOCK_TOKENS))
         cache.fetch_nearest_cache("m", [*tokens, 7])
-    assert len(cache.restored) == MOST_KNOWN
+    assert len(cache.restored) == MAX_KNOWN
     assert next(iter(cache.restored))[0] == 2000
 
 

@@ -73,8 +73,8 @@ async def test_every_text_gets_its_vector(kind: Any, texts: list[str]) -> None:
     response = await provider.embed(texts)
     assert response.vectors == tuple((len(text), 1.5) for text in texts)
     assert response.dimensions == 2
-    most = provider.chunk_size or len(texts)
-    assert route.call_count == -(-len(texts) // most)
+    maximum = provider.chunk_size or len(texts)
+    assert route.call_count == -(-len(texts) // maximum)
     assert (response.usage is None) == (kind is TEIEmbedding)
 
 

@@ -111,8 +111,8 @@ def nodes(value: Any) -> int:
 
 
 @given(json_values, st.integers(1, 50))
-def test_size_stops_beyond_the_most(value: Any, most: int) -> None:
-    assert effort.size(value, most) == (nodes(value) if nodes(value) <= most else most + 1)
+def test_size_stops_beyond_the_most(value: Any, maximum: int) -> None:
+    assert effort.size(value, maximum) == (nodes(value) if nodes(value) <= maximum else maximum + 1)
 
 
 @given(json_values)

@@ -11,7 +11,7 @@ import pytest
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import constraint, measured
 from gateway.schema.fault import Unchecked
-from gateway.schema.ways import MOST, MOST_OPTIONAL, MOST_PATHS, measure, paths
+from gateway.schema.ways import MAX_OPTIONAL, MAX_PATHS, MAXIMUM, measure, paths
 from gateway.wire.chat import ChatRequest, encode
 
 Json = dict[str, Any]
@@ -19,8 +19,8 @@ Json = dict[str, Any]
 TREE: Json = {
     "$defs": {"node": {"type": "object", "properties": {"below": {"type": "array", "items": {"$ref": "#/$defs/node"}}}}}
 }
-OPTIONAL: Json = {"type": "object", "properties": {f"p{n}": {} for n in range(MOST_OPTIONAL + 1)}}
-CHOICE: Json = {"enum": [*range(MOST)]}
+OPTIONAL: Json = {"type": "object", "properties": {f"p{n}": {} for n in range(MAX_OPTIONAL + 1)}}
+CHOICE: Json = {"enum": [*range(MAXIMUM)]}
 
 
 @pytest.mark.parametrize(
@@ -51,9 +51,9 @@ def test_what_an_engine_bears(schema: Any) -> None:
         ({"anyOf": [CHOICE, {"type": "null"}]}, "could begin"),
         ({"allOf": [CHOICE, CHOICE]}, "could begin"),
         ({**CHOICE, "properties": {"a": {"anyOf": [{"$ref": "#"}, {"type": "null"}]}}}, "could begin"),
-        ({"additionalProperties": {"$defs": {"a/b": CHOICE}, "enum": [*range(MOST + 1)]}}, "could begin"),
+        ({"additionalProperties": {"$defs": {"a/b": CHOICE}, "enum": [*range(MAXIMUM + 1)]}}, "could begin"),
         ({"a/b": {"~": [CHOICE]}, "anyOf": [{"$ref": "#/a~1b/~0/0"}] * 2}, "could begin"),
-        ({"items": {"pattern": "^(a|a|a|a)*$"}}, f"more than {MOST_PATHS} ways"),
+        ({"items": {"pattern": "^(a|a|a|a)*$"}}, f"more than {MAX_PATHS} ways"),
         ({"pattern": "^(a$"}, "leaves a parenthesis open"),
         ({"pattern": "^a)$"}, "a parenthesis too many"),
     ],
@@ -64,7 +64,7 @@ def test_what_it_does_not(schema: Json, reason: str) -> None:
 
 
 def test_schemas_count_together() -> None:
-    half: Json = {"properties": {f"p{n}": {} for n in range(isqrt(MOST_OPTIONAL**2 // 2) + 1)}}
+    half: Json = {"properties": {f"p{n}": {} for n in range(isqrt(MAX_OPTIONAL**2 // 2) + 1)}}
     measure([half])
     with pytest.raises(Unchecked, match="properties that aren't required"):
         measure([half, half])
@@ -91,7 +91,7 @@ def test_many_small_schemas_pass(tools: int, optional: int) -> None:
         ("^(a|b){4}$", 16),
         (r"^[(|)]\(\)[]a]$", 1),
         ("^*a{,}{x}$", 10),
-        ("^(a{,900}){,900}$", MOST_PATHS + 1),
+        ("^(a{,900}){,900}$", MAX_PATHS + 1),
     ],
 )
 def test_paths_through_a_pattern(pattern: str, ways: int) -> None:
@@ -111,7 +111,7 @@ def test_paths_through_a_pattern(pattern: str, ways: int) -> None:
 )
 def test_what_people_write(pattern: str) -> None:
     assert re.compile(pattern)
-    assert paths(pattern) < MOST_PATHS / 10
+    assert paths(pattern) < MAX_PATHS / 10
 
 
 def schema_of(name: str) -> Json:

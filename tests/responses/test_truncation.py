@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.features.responses.truncation import MOST_COUNTS, fitting, without
+from gateway.features.responses.truncation import MAX_COUNTS, fitting, without
 
 ITEM = {"role": "user", "content": ""}
 
@@ -35,10 +35,10 @@ async def test_it_drops_as_few_as_it_must_in_few_counts(
     fits = [at for at in range(len(sizes) + 1) if await count(without(items, at)) <= room]
     best = fits[0] if fits else len(sizes)
     dropped = len(items) - len(kept)
-    assert counts <= MOST_COUNTS
+    assert counts <= MAX_COUNTS
     assert kept == items[dropped:]
     assert best <= dropped
-    assert dropped == best or counts == MOST_COUNTS
+    assert dropped == best or counts == MAX_COUNTS
 
 
 async def test_one_that_fits_is_counted_once() -> None:

@@ -21,13 +21,13 @@ def tokens(body: Json) -> int:
     return sum(len(str(message)) for message in body["messages"]) // 3
 
 
-def window(talk: Script, *, most: int = WINDOW, summary: str | None = "They spoke.", told: bool = True) -> Script:
+def window(talk: Script, *, maximum: int = WINDOW, summary: str | None = "They spoke.", told: bool = True) -> Script:
     """An engine with so large a window, which writes this summary. told: whether its refusal has the sizes."""
 
     async def script(exchange: Exchange) -> None:
         asked = exchange.json
-        if (size := tokens(asked)) > most:
-            sizes = f"request ({size} tokens) exceeds the available context size ({most} tokens)"
+        if (size := tokens(asked)) > maximum:
+            sizes = f"request ({size} tokens) exceeds the available context size ({maximum} tokens)"
             text = sizes if told else "input length exceeds the context length"
             await exchange.whole({"error": {"message": text}}, 400)
         elif asked["messages"][0]["content"] == INSTRUCTION:
@@ -186,7 +186,7 @@ async def test_results_of_the_running_turn_are_shortened_and_told(tmp_path: Path
     async def talk(exchange: Exchange) -> None:
         await scripts.pop(0)(exchange)
 
-    engine = window(talk, most=2048)
+    engine = window(talk, maximum=2048)
     policy = {"access": "edit", "allow": ["tool.ls", "tool.mkdir"]}
     async with house(tmp_path, engine, model={"context_window": 2048}, turn_tool_calls=100) as rooms:
         room = await rooms.rent(tool_policy=policy)
@@ -252,7 +252,7 @@ async def test_a_failure_of_the_last_model_call_is_told(tmp_path: Path) -> None:
 
 
 async def test_actors_compact_for_their_own_windows(tmp_path: Path) -> None:
-    engine = window(speaks("o" * 60), most=8192)
+    engine = window(speaks("o" * 60), maximum=8192)
     async with house(tmp_path, engine, model={"context_window": 8192}) as rooms:
         room = await rooms.rent(agents=[{"agent_id": "small", "context_window": 1024}, {"agent_id": "large"}])
         await converse(rooms, room, 30, lambda number: f"Question {number}: {'x' * 80}")

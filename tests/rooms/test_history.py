@@ -102,21 +102,21 @@ def test_every_provider_takes_an_earlier_turn(
 
 
 @given(st.lists(st.integers(1, 400), min_size=1, max_size=60), st.integers(1, 3000), st.integers(1, 80))
-def test_folding_makes_room(sizes: list[int], target: int, most: int) -> None:
+def test_folding_makes_room(sizes: list[int], target: int, maximum: int) -> None:
     past = [PastTurn(seq, (UserMessage("x" * size),)) for seq, size in enumerate(sizes)]
     tokens = sum(weight(turn.messages) for turn in past)
-    number = to_fold(past, tokens, target, 0, most)
+    number = to_fold(past, tokens, target, 0, maximum)
     assert 1 <= number <= len(past)
     left = sum(weight(turn.messages) for turn in past[number:])
     assert number == len(past) or left <= target
-    assert len(past) - number <= max(most, 0) or number == len(past)
+    assert len(past) - number <= max(maximum, 0) or number == len(past)
 
 
 @given(st.text(max_size=400), st.integers(0, 300))
-def test_what_is_left_out_is_counted(text: str, most: int) -> None:
-    short = shortened(text, most)
-    assert short.startswith(text[:most])
-    assert short == text or f"[{len(text) - most:,} more characters]" in short
+def test_what_is_left_out_is_counted(text: str, maximum: int) -> None:
+    short = shortened(text, maximum)
+    assert short.startswith(text[:maximum])
+    assert short == text or f"[{len(text) - maximum:,} more characters]" in short
 
 
 @given(st.lists(st.text(min_size=1, max_size=300), min_size=1, max_size=20), st.text(max_size=500))

@@ -20,8 +20,8 @@ from tests.support.kills import CONFIG, Gateway, Seen, converse, database, engin
 ROOMS = 5
 
 
-async def killing(gateway: Gateway, chance: random.Random, most: int) -> None:
-    for _ in range(most):
+async def killing(gateway: Gateway, chance: random.Random, maximum: int) -> None:
+    for _ in range(maximum):
         await asyncio.sleep(chance.uniform(0.1, 1.5))
         await asyncio.to_thread(gateway.kill)
         await gateway.start()

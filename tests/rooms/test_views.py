@@ -33,7 +33,7 @@ async def records(rooms: House, tenant: str, views: Mapping[str, View] = VIEW_OF
     """Those of the same store."""
     store = await Store.open(store_url(rooms.config))
     try:
-        yield Records(store, tenant, most=10, longest=1000, views=views)
+        yield Records(store, tenant, maximum=10, longest=1000, views=views)
     finally:
         await store.aclose()
 

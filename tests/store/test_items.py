@@ -93,13 +93,13 @@ async def test_what_a_model_is_shown_is_bounded(store: Store, monkeypatch: pytes
             Stored(response(id, message(f"o{id}"), previous=before), written([message(f"i{id}")])), LOCAL
         )
     assert ids(await responses.conversation("r3", LOCAL)) == [f"{put}{id}" for id in chain for put in "io"]
-    for name, most in (("MOST_ITEMS", 2), ("MOST_BYTES", 420)):
+    for name, maximum in (("MAX_ITEMS", 2), ("MAX_BYTES", 420)):
         with monkeypatch.context() as patch:
-            patch.setattr(item_rows, name, most if name == "MOST_ITEMS" else 130)
+            patch.setattr(item_rows, name, maximum if name == "MAX_ITEMS" else 130)
             with pytest.raises(ProviderInvalidRequest, match="send truncation: auto"):
                 await conversations.items(made, LOCAL)
             assert ids(await conversations.items(made, LOCAL, cut=True)) == ["b", "c"]
-            patch.setattr(item_rows, name, most)
+            patch.setattr(item_rows, name, maximum)
             with pytest.raises(ProviderInvalidRequest, match="send truncation: auto"):
                 await responses.conversation("r3", LOCAL)
             assert ids(await responses.conversation("r3", LOCAL, cut=True)) == ["ir2", "or2", "ir3", "or3"]

@@ -40,13 +40,13 @@ class Seen:
     engines: list[Engine]
     counted: int = 0
     resident: int = 0
-    most: int = 0
+    maximum: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)
 
     def look(self, engine: Engine) -> None:
         self.changes.append((engine.name, engine.state))
         here = [each for each in self.engines if each.held.ram]
-        self.most = max(self.most, len(here))
+        self.maximum = max(self.maximum, len(here))
         self.counted = max(self.counted, sum(each.held.ram for each in here))
         pids = [each.pid for each in self.engines if each.pid is not None]
         usages = [memory.usage(pid) for pid in pids]

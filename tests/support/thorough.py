@@ -19,9 +19,9 @@ def examples(number: int) -> int:
     return number if THOROUGH else max(1, number // 3)
 
 
-def spread(items: Sequence[Item], most: int) -> Sequence[Item]:
+def spread(items: Sequence[Item], maximum: int) -> Sequence[Item]:
     """At most that many of the items in each run, evenly spread and with the first; all if thorough."""
-    return items if THOROUGH else items[:: max(1, -(-len(items) // most))]
+    return items if THOROUGH else items[:: max(1, -(-len(items) // maximum))]
 
 
 def left_out(items: Sequence[pytest.Item]) -> list[pytest.Item]:

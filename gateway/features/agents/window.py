@@ -40,21 +40,21 @@ def _size(message: Message) -> int:
     return len(message.content) if isinstance(message.content, str) else 0
 
 
-def shortened(text: str, most: int) -> str:
+def shortened(text: str, maximum: int) -> str:
     """The text, or its beginning and how many characters are left out."""
-    return text if len(text) <= most else f"{text[:most]}… [{len(text) - most:,} more characters]"
+    return text if len(text) <= maximum else f"{text[:maximum]}… [{len(text) - maximum:,} more characters]"
 
 
-def with_short_results(messages: Sequence[Message], most: int) -> list[Message]:
-    """The messages with tool results of at most about `most` characters."""
+def with_short_results(messages: Sequence[Message], maximum: int) -> list[Message]:
+    """The messages with tool results of at most about `maximum` characters."""
     return [
-        replace(message, content=shortened(message.content, most)) if isinstance(message, ToolMessage) else message
+        replace(message, content=shortened(message.content, maximum)) if isinstance(message, ToolMessage) else message
         for message in messages
     ]
 
 
-def with_steps_told(messages: Sequence[Message], most: int, *, all_steps: bool) -> list[Message]:
-    """A running turn without its steps: the user's message names them instead, in at most about `most` characters.
+def with_steps_told(messages: Sequence[Message], maximum: int, *, all_steps: bool) -> list[Message]:
+    """A running turn without its steps: the user's message names them instead, in at most about `maximum` characters.
 
     all_steps: the last one too, which otherwise stays as it is.
     """
@@ -64,7 +64,7 @@ def with_steps_told(messages: Sequence[Message], most: int, *, all_steps: bool) 
     user = messages[0]
     if not steps or not isinstance(user, UserMessage):
         return [*messages]
-    lines = _newest(steps, most)
+    lines = _newest(steps, maximum)
     note = "\n".join([f"[{len(steps) - len(lines)} earlier ones]"] * (len(lines) < len(steps)) + lines)
     return [
         UserMessage(f"{user.content}\n\n[Your steps so far, which you need not repeat:\n{note}]"),
@@ -72,32 +72,32 @@ def with_steps_told(messages: Sequence[Message], most: int, *, all_steps: bool) 
     ]
 
 
-def _newest(lines: Sequence[str], most: int) -> list[str]:
+def _newest(lines: Sequence[str], maximum: int) -> list[str]:
     """The last lines, of at most so many characters together."""
     kept: list[str] = []
     for line in reversed(lines):
-        most -= len(line)
-        if most < 0:
+        maximum -= len(line)
+        if maximum < 0:
             break
         kept.append(line)
     return kept[::-1]
 
 
-def told_steps(messages: Sequence[Message], most: int) -> Iterator[str]:
-    """A line for each thing that was said or done, in at most about `most` characters each."""
+def told_steps(messages: Sequence[Message], maximum: int) -> Iterator[str]:
+    """A line for each thing that was said or done, in at most about `maximum` characters each."""
     names: dict[str, ToolCall] = {}
     for message in messages:
         match message:
             case UserMessage(content) if isinstance(content, str):
-                yield f"user: {shortened(content, most)}"
+                yield f"user: {shortened(content, maximum)}"
             case AssistantMessage():
                 if message.text:
-                    yield f"assistant: {shortened(message.text, most)}"
+                    yield f"assistant: {shortened(message.text, maximum)}"
                 names |= {call.id: call for call in message.tool_calls}
             case ToolMessage(content, call_id):
                 call = names.get(call_id)
                 made = f"{call.name} {_arguments(call.arguments)}" if call is not None else "a tool"
-                yield f"tool {shortened(made, most)}: {shortened(content, most)}"
+                yield f"tool {shortened(made, maximum)}: {shortened(content, maximum)}"
             case _:
                 pass
 
@@ -116,15 +116,15 @@ def opened(system: str, summary: str, past: Sequence[PastTurn], turn: Sequence[M
     return [*messages, *turn]
 
 
-def to_fold(past: Sequence[PastTurn], tokens: int, target: int, rest: int, most: int) -> int:
+def to_fold(past: Sequence[PastTurn], tokens: int, target: int, rest: int, maximum: int) -> int:
     """How many of the oldest turns must become a summary: at least one.
 
     tokens: of the whole conversation; target: what it should have then. rest: the weight of all but these turns.
-    most: turns that may stay, however short.
+    maximum: turns that may stay, however short.
     """
     weights = [weight(turn.messages) for turn in past]
     scale = tokens / max(1, sum(weights) + rest)
-    number = max(1, len(past) - most)
+    number = max(1, len(past) - maximum)
     left = tokens - sum(weights[:number]) * scale
     while number < len(past) and left > target:
         left -= weights[number] * scale

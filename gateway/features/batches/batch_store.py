@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.store import Store
 
-MOST_OPEN = 32
+MAX_OPEN = 32
 """The most open batches of one user."""
 RESULTS = 64
 """How many answers to read at a time."""
@@ -105,8 +105,8 @@ class BatchStore:
             if found != "batch":
                 why = "there is no such file" if found is None else f"a file for {found} can't be the input of a batch"
                 raise ProviderInvalidRequest(f"input_file_id: {why}", code="invalid_file", param="input_file_id")
-            if connection.execute(_COUNT, {**owner, "open": UNFINISHED}).scalar_one() >= MOST_OPEN:
-                raise ProviderRateLimit(f"{MOST_OPEN} batches are open: wait until one ends, or cancel one")
+            if connection.execute(_COUNT, {**owner, "open": UNFINISHED}).scalar_one() >= MAX_OPEN:
+                raise ProviderRateLimit(f"{MAX_OPEN} batches are open: wait until one ends, or cancel one")
             connection.execute(_ADD, row)
             return _batch(connection.execute(_GET_ANY, {"id": id}).one())
 
@@ -189,9 +189,9 @@ class BatchStore:
         kept = [(row, decode_kept(row.request)) for row in rows]
         return [Pending(row.number, row.model, line.custom_id, bytes(line.body)) for row, line in kept]
 
-    async def room(self, principal: Principal, most: int) -> bool:
-        """Whether the user's files and answers have fewer than `most` bytes."""
-        return await self._store.read(lambda connection: file_store.used(connection, principal)) < most
+    async def room(self, principal: Principal, maximum: int) -> bool:
+        """Whether the user's files and answers have fewer than `maximum` bytes."""
+        return await self._store.read(lambda connection: file_store.used(connection, principal)) < maximum
 
     async def answer(self, id: str, number: int, line: bytes, *, failed: bool) -> None:
         """Stores a line's answer, unless it has one."""

@@ -40,7 +40,7 @@ class FileStore:
 
         Raises ProviderInvalidRequest if the user's files would become too large.
         """
-        most = self._config.section(Batches).storage_max_bytes
+        maximum = self._config.section(Batches).storage_max_bytes
         now = int(self._store.clock.now() + self._store.clock.behind())
         row = {
             **_owner(principal),
@@ -53,8 +53,8 @@ class FileStore:
         }
 
         def work(connection: Connection) -> File:
-            if used(connection, principal) + row["bytes"] > most:
-                message = f"the user's files may have {most} bytes (batches.storage_max_bytes); delete some"
+            if used(connection, principal) + row["bytes"] > maximum:
+                message = f"the user's files may have {maximum} bytes (batches.storage_max_bytes); delete some"
                 raise ProviderInvalidRequest(message, code="storage_limit_exceeded", param="file")
             for number, data in enumerate(parts):
                 add_part(connection, row["id"], number, data)

@@ -13,7 +13,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
 from gateway.wire.chat import encode
 from gateway.wire.stored import check_metadata
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MAX_TOKENS
 
 Endpoint = Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"]
 Status = Literal[
@@ -23,7 +23,7 @@ Status = Literal[
 OPEN: tuple[Status, ...] = ("validating", "in_progress", "finalizing", "cancelling")
 """The states of a batch with work left."""
 WINDOW_SECONDS = 24 * 3600
-MOST_FAULTS = 100
+MAX_FAULTS = 100
 """Faults of an input file that a failed batch lists."""
 LONGEST_ID = 512
 """Characters of a `custom_id`."""
@@ -109,11 +109,11 @@ _decode_text = msgspec.json.Decoder(str).decode
 class LineReader:
     """Reads an input file piece by piece: `feed` for each piece, then `finish`; both return what has become whole."""
 
-    def __init__(self, endpoint: Endpoint, most: int) -> None:
-        """most: lines that a batch may have."""
+    def __init__(self, endpoint: Endpoint, maximum: int) -> None:
+        """maximum: lines that a batch may have."""
         self.total = 0
         self._endpoint = endpoint
-        self._most = most
+        self._maximum = maximum
         self._ids: set[str] = set()
         self._number = 0
         self._rest = b""
@@ -134,18 +134,18 @@ class LineReader:
             if not line.strip():
                 continue
             self.total += 1
-            if self.total == self._most + 1:
-                message = f"A batch may have {self._most} requests (batches.max_lines)."
+            if self.total == self._maximum + 1:
+                message = f"A batch may have {self._maximum} requests (batches.max_lines)."
                 yield Fault("too_many_requests", message, line=self._number)
-            if self.total <= self._most:
+            if self.total <= self._maximum:
                 yield self._parsed(line)
 
     def _parsed(self, text: bytes) -> Line | Fault:
         try:
-            line = body.read(_line_decoder, text, MOST_TOKENS)
+            line = body.read(_line_decoder, text, MAX_TOKENS)
             if not bytes(line.body).startswith(b"{"):
                 raise ProviderInvalidRequest("body: expected `object`", param="body")
-            known = body.read(_body_decoder, bytes(line.body), MOST_TOKENS)
+            known = body.read(_body_decoder, bytes(line.body), MAX_TOKENS)
         except ProviderInvalidRequest as error:
             message = error.message.replace("the request body", "the line")
             return Fault("invalid_json_line", message, error.param, self._number)
@@ -185,9 +185,9 @@ def _text(value: Raw) -> str:
 
 def check_expiry(seconds: int, param: str) -> int:
     """Raises ProviderInvalidRequest."""
-    least, most = EXPIRY_SECONDS
-    if not least <= seconds <= most:
-        raise ProviderInvalidRequest(f"{param}.seconds: must be from {least} to {most}", param=param)
+    least, maximum = EXPIRY_SECONDS
+    if not least <= seconds <= maximum:
+        raise ProviderInvalidRequest(f"{param}.seconds: must be from {least} to {maximum}", param=param)
     return seconds
 
 

@@ -40,8 +40,8 @@ _AFTER = parameter("after", "query")
 _ORDER = parameter("order", "query", one_of("asc", "desc"))
 
 
-def _limit(most: int) -> Json:
-    return parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": most})
+def _limit(maximum: int) -> Json:
+    return parameter("limit", "query", {"type": "integer", "minimum": 1, "maximum": maximum})
 
 
 PATHS: dict[str, Json] = {

@@ -15,7 +15,7 @@ from gateway.errors import Backoff, GatewayError, ProviderInvalidRequest
 from gateway.features.batches.batch_store import Batch, BatchStore, Pending
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.lines import AGAIN, BUSY, ask
-from gateway.features.batches.objects import MOST_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
+from gateway.features.batches.objects import MAX_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
 from gateway.features.batches.settings import Batches as Settings
 from gateway.observe.shares import TenantPlaces, tenant
 from gateway.server.keys import FILE, KeyFile
@@ -162,8 +162,8 @@ class Batches:
 
     async def _validate(self, batch: Batch) -> None:
         """Reads the input file: its lines, or what is wrong with them."""
-        most = self._config.section(Settings).max_lines
-        files, reader = FileStore(self._store, self._config), LineReader(batch.object["endpoint"], most)
+        maximum = self._config.section(Settings).max_lines
+        files, reader = FileStore(self._store, self._config), LineReader(batch.object["endpoint"], maximum)
         faults: list[Fault] = []
 
         async def take(found: list[Line | Fault]) -> None:
@@ -174,12 +174,12 @@ class Batches:
         await self.batches.begin_lines(batch.id)
         async for part in files.parts(batch.object["input_file_id"]):
             await take(reader.feed(part))
-            if len(faults) >= MOST_FAULTS:
+            if len(faults) >= MAX_FAULTS:
                 break
         else:
             await take(reader.finish())
         if faults:
-            await self.batches.fail(batch.id, faults[:MOST_FAULTS], reader.total)
+            await self.batches.fail(batch.id, faults[:MAX_FAULTS], reader.total)
         else:
             await self.batches.begin(batch.id, reader.total)
 

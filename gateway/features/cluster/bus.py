@@ -15,7 +15,7 @@ from gateway.errors import Backoff
 from gateway.features.cluster.tables import CHANNEL
 from gateway.features.cluster.values import Message, decode
 
-MOST_BYTES = 7900
+MAX_BYTES = 7900
 """PostgreSQL takes payloads below 8000 bytes."""
 RECONNECT = Backoff(0.25, 5.0)
 CONNECT_SECONDS = 5

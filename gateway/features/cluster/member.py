@@ -24,7 +24,7 @@ from gateway.engines.environment import inherited
 from gateway.errors import Backoff, GatewayError
 from gateway.features.cluster import keys, tables
 from gateway.features.cluster.backend import ClusterBackend, Shared
-from gateway.features.cluster.bus import MOST_BYTES, Bus
+from gateway.features.cluster.bus import MAX_BYTES, Bus
 from gateway.features.cluster.forward import Forward
 from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import (
@@ -51,7 +51,7 @@ WHOLE_SECONDS = 2.0
 SILENT_SECONDS = 8.0
 """A gateway that sends nothing for this long counts as dead, and its requests as over."""
 AGAIN = Backoff(1.0, 30.0)
-MOST_NEWS = 64
+MAX_NEWS = 64
 """The most prompts of one engine in a message."""
 END_SECONDS = 5.0
 
@@ -198,7 +198,7 @@ class Member:
             tasks.create_task(self._keep_agent(), name="cluster: agent")
 
     async def aclose(self) -> None:
-        await self._bus.send(split(Load(self._id, self.url, whole=True), MOST_BYTES)[0])
+        await self._bus.send(split(Load(self._id, self.url, whole=True), MAX_BYTES)[0])
         await self._bus.aclose()
 
     async def _reread(self) -> None:
@@ -238,7 +238,7 @@ class Member:
             told = busy
             used = self._limiter.news(whole=whole)
             load = Load(self._id, self.url, changed, waiting, self._read_since(), used, whole)
-            for message in split(load, MOST_BYTES):
+            for message in split(load, MAX_BYTES):
                 await self._bus.send(message)
             if not self._pool.urgent:
                 await asyncio.sleep(TELL_SECONDS)
@@ -249,7 +249,7 @@ class Member:
         for backend in self._pool.backends.values():
             for id, engine in backend.engines.items():
                 if engine.news:
-                    found[id] = tuple(dict.fromkeys(engine.news[-MOST_NEWS:]))
+                    found[id] = tuple(dict.fromkeys(engine.news[-MAX_NEWS:]))
                     engine.news.clear()
         return found
 

@@ -31,9 +31,9 @@ from gateway.prompts.speed import counts, reading_seconds
 from gateway.prompts.turn import Turn
 from gateway.upstream import reached_itself
 
-MOST_BYTES = 64 * 1024 * 1024
+MAX_BYTES = 64 * 1024 * 1024
 """Limit of a message, which may contain a prompt."""
-MOST_LENGTH = 4
+MAX_LENGTH = 4
 CONNECT_SECONDS = 2.0
 RECONNECT = Backoff(0.1, 5.0)
 
@@ -101,13 +101,13 @@ _placed = msgspec.msgpack.Decoder(Placed).decode
 
 def _write(writer: asyncio.StreamWriter, message: Struct) -> None:
     data = _encode(message)
-    writer.write(len(data).to_bytes(MOST_LENGTH, "big") + data)
+    writer.write(len(data).to_bytes(MAX_LENGTH, "big") + data)
 
 
 async def _read(reader: asyncio.StreamReader) -> bytes:
     """Raises EOFError or ConnectionError if the other side is gone, ValueError for a message that is too long."""
-    size = int.from_bytes(await reader.readexactly(MOST_LENGTH), "big")
-    if size > MOST_BYTES:
+    size = int.from_bytes(await reader.readexactly(MAX_LENGTH), "big")
+    if size > MAX_BYTES:
         raise ValueError(f"a message of {size} bytes")
     return await reader.readexactly(size)
 

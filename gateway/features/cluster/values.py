@@ -138,16 +138,16 @@ def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
     return hashlib.sha256(repr((launch(model), tls is not None)).encode()).hexdigest()[:16]
 
 
-def split(load: Load, most: int) -> list[bytes]:
-    """Splits `load` into messages of at most `most` bytes each, which together say the same."""
+def split(load: Load, maximum: int) -> list[bytes]:
+    """Splits `load` into messages of at most `maximum` bytes each, which together say the same."""
     data = encode(load)
     names = [*dict.fromkeys([*load.busy, *load.read, *load.used])]
-    if len(data) <= most or (len(names) < 2 and not load.read):
+    if len(data) <= maximum or (len(names) < 2 and not load.read):
         return [data]
     if len(names) < 2:
         # One engine with too many prompts: the newest are worth the most.
         read = {name: prompts[len(prompts) // 2 :] for name, prompts in load.read.items()}
-        return split(msgspec.structs.replace(load, read=read), most)
+        return split(msgspec.structs.replace(load, read=read), maximum)
     halves = {*names[: len(names) // 2]}
     found: list[bytes] = []
     for at, half in enumerate((halves, {*names} - halves)):
@@ -155,5 +155,5 @@ def split(load: Load, most: int) -> list[bytes]:
         read = {name: prompts for name, prompts in load.read.items() if name in half}
         used = {key: one for key, one in load.used.items() if key in half}
         waiting = load.waiting if at == 0 else {}
-        found += split(Load(load.gateway, load.url, busy, waiting, read, used, load.whole and at == 0), most)
+        found += split(Load(load.gateway, load.url, busy, waiting, read, used, load.whole and at == 0), maximum)
     return found

@@ -60,16 +60,16 @@ class Wire:
         if rest := self._lines.finish():
             yield rest
 
-    async def packet(self, most: int) -> tuple[str, bytes]:
-        """The next frame of a runner: its letter and its payload. most: bytes of the payload.
+    async def packet(self, maximum: int) -> tuple[str, bytes]:
+        """The next frame of a runner: its letter and its payload. maximum: bytes of the payload.
 
         Raises IncompleteReadError if the runner is gone, ProviderInvalidRequest for anything but a frame.
         """
         try:
             head = await self._reader.readuntil(b"\n")
             size = int(head[1:])
-            if not 0 <= size <= most:
-                raise ProviderInvalidRequest(f"the runner sent {size} bytes at once; the limit is {most}")
+            if not 0 <= size <= maximum:
+                raise ProviderInvalidRequest(f"the runner sent {size} bytes at once; the limit is {maximum}")
             return chr(head[0]), await self._reader.readexactly(size)
         except (ValueError, asyncio.LimitOverrunError):
             raise ProviderInvalidRequest(

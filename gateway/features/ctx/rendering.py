@@ -20,7 +20,7 @@ from gateway.wire.text import printable, printable_json
 
 DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 
-MOST_SHOWN = 400
+MAX_SHOWN = 400
 """Characters of a tool's arguments or result."""
 
 Stream = Literal["out", "err"]
@@ -99,4 +99,4 @@ def tool_text(result: bytes) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]}…"
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"

@@ -175,21 +175,21 @@ class RunnerConnection:
 
     async def _input(self, command: Command) -> str:
         """The whole input. Raises ProviderInvalidRequest for what can't be read or isn't text."""
-        most = self._services.gateway.config.server.max_body_bytes
+        maximum = self._services.gateway.config.server.max_body_bytes
         texts: list[tuple[Words | File, str]] = []
         for part in command.parts:
-            text = part.text if isinstance(part, Words) else await self._file(part.path, most)
-            most -= len(text)
+            text = part.text if isinstance(part, Words) else await self._file(part.path, maximum)
+            maximum -= len(text)
             texts.append((part, text))
         return joined(texts)
 
-    async def _file(self, path: str, most: int) -> str:
+    async def _file(self, path: str, maximum: int) -> str:
         pieces: list[bytes] = []
         size = 0
         async for piece in self._pieces(path):
             size += len(piece)
-            if size > most:
-                raise TooLong(f"the input exceeds server.max_body_bytes ({most} bytes are left)")
+            if size > maximum:
+                raise TooLong(f"the input exceeds server.max_body_bytes ({maximum} bytes are left)")
             pieces.append(piece)
         try:
             return b"".join(pieces).decode()

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 TENANT = "local"
-MOST = 1000
+MAXIMUM = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def _of_models(connection: Connection, name: ObjectName | None) -> list[Row]:
         query = query.where(table.c.object == str(name))
     return [
         Row(row.object, row.name, row.scope, row.state, int(row.messages), _moment(row.updated_at))
-        for row in connection.execute(query.order_by(table.c.updated_at.desc()).limit(MOST))
+        for row in connection.execute(query.order_by(table.c.updated_at.desc()).limit(MAXIMUM))
     ]
 
 
@@ -75,11 +75,11 @@ def _of_agents(connection: Connection, name: ObjectName | None) -> list[Row]:
     from gateway.features.rooms import transaction
 
     found = []
-    for room in transaction.rooms(connection, TENANT, None, MOST, 0):
+    for room in transaction.rooms(connection, TENANT, None, MAXIMUM, 0):
         object = room.metadata.get("object")
         if isinstance(object, str) and room.status != "released" and (name is None or object == str(name)):
             session = str(room.metadata.get("name", "")).removeprefix(f"{object.partition('/')[2]}-")
-            messages = transaction.messages(connection, room.id, 0, MOST)
+            messages = transaction.messages(connection, room.id, 0, MAXIMUM)
             asked = sum(message.kind == "task" for message in messages)
             moment = room.updated_at[:19] + "Z"
             found.append(Row(object, session, "room", room.status, asked, moment, room.id))

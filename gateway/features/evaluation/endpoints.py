@@ -16,7 +16,7 @@ from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 
 RESULTS, SAMPLES = "results.json", "samples.jsonl"
-MOST = 100
+MAXIMUM = 100
 """How many results to list, the newest first."""
 MAX_BYTES = 16 * 1024 * 1024
 """Larger files are skipped."""
@@ -69,7 +69,7 @@ def _runs(places: Sequence[Path]) -> dict[str, Path]:
 
 
 def _listed(places: Sequence[Path]) -> Iterator[Json]:
-    for name, path in [*_runs(places).items()][:MOST]:
+    for name, path in [*_runs(places).items()][:MAXIMUM]:
         if (result := _read(path / RESULTS)) is not None:
             kept = ("created", "target", "suite", "summary", "complete", "gate")
             yield {"id": name, **{key: result[key] for key in kept if key in result}}

@@ -91,10 +91,10 @@ class Ledger:
         self._roll(clock)
         requests = self._requests.left(now) if self._requests is not None else None
         tokens = self._tokens.left(now) if self._tokens is not None else None
-        if (most := self._per_day) is not None:
-            remaining = max(0, most - self._day_tokens)
+        if (maximum := self._per_day) is not None:
+            remaining = max(0, maximum - self._day_tokens)
             if tokens is None or remaining < tokens.remaining:
-                return Standing(requests, Left(most, remaining, DAY - clock % DAY)), True
+                return Standing(requests, Left(maximum, remaining, DAY - clock % DAY)), True
         return Standing(requests, tokens), False
 
     def reached(self, now: float, clock: float) -> tuple[str, float]:

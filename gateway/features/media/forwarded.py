@@ -114,13 +114,13 @@ async def pieces(asked: Asked, answer: Forwarded, meter: RequestMeter) -> AsyncG
         meter.uses({"sound_seconds": seconds})
 
 
-async def whole(asked: Asked, sent: Forward, most: int) -> bytes:
-    """The whole answer. Raises as `forwarded` does, and ProviderInvalidResponse for more than `most` bytes."""
+async def whole(asked: Asked, sent: Forward, maximum: int) -> bytes:
+    """The whole answer. Raises as `forwarded` does, and ProviderInvalidResponse for more than `maximum` bytes."""
     found: list[bytes] = []
     async with forwarded(asked, sent) as (answer, meter):
         async for piece in pieces(asked, answer, meter):
             found.append(piece)
-            if (most := most - len(piece)) < 0:
+            if (maximum := maximum - len(piece)) < 0:
                 raise ProviderInvalidResponse("the engine's answer is too long")
     return b"".join(found)
 

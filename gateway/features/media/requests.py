@@ -12,7 +12,7 @@ from gateway.errors import ProviderInvalidRequest
 from gateway.wire import body
 from gateway.wire.body import Name
 from gateway.wire.nulls import read_fields
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MAX_TOKENS
 
 T = TypeVar("T")
 
@@ -46,7 +46,7 @@ class CreateImage(Named, kw_only=True):
 
 def parse(decoder: msgspec.json.Decoder[T], data: bytes) -> tuple[T, dict[str, Raw]]:
     """A request, and its fields for an engine. Raises ProviderInvalidRequest."""
-    return body.read(decoder, data, MOST_TOKENS), read_fields(data)[0]
+    return body.read(decoder, data, MAX_TOKENS), read_fields(data)[0]
 
 
 def parser(kind: type[T]) -> Callable[[bytes], tuple[T, dict[str, Raw]]]:

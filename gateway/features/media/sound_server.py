@@ -397,15 +397,15 @@ def _time(seconds: float, mark: str) -> str:
     return f"{whole // 3_600_000:02}:{whole // 60_000 % 60:02}:{whole // 1000 % 60:02}{mark}{whole % 1000:03}"
 
 
-def _number(fields: Json, name: str, least: float, most: float) -> float | None:
+def _number(fields: Json, name: str, least: float, maximum: float) -> float | None:
     if fields.get(name) is None or fields[name] == "":
         return None
     try:
         found = float(fields[name])
     except (ValueError, TypeError):
         found = least - 1
-    if not least <= found <= most:
-        raise Refused(f"{name}: must be a number from {least:g} to {most:g}", param=name)
+    if not least <= found <= maximum:
+        raise Refused(f"{name}: must be a number from {least:g} to {maximum:g}", param=name)
     return found
 
 

@@ -112,7 +112,7 @@ def chunks(path: str) -> Iterator[Any]:
     import av
     import numpy
 
-    most, quiet = CHUNK_SECONDS * RATE, QUIET_SECONDS * RATE
+    maximum, quiet = CHUNK_SECONDS * RATE, QUIET_SECONDS * RATE
     held: list[Any] = []
     size = 0
     try:
@@ -123,7 +123,7 @@ def chunks(path: str) -> Iterator[Any]:
             for frame in _frames(file, resampler):
                 held.append(frame.to_ndarray().reshape(-1))
                 size += len(held[-1])
-                if size >= most:
+                if size >= maximum:
                     sound = numpy.concatenate(held)
                     at = size - quiet + _quietest(sound[-quiet:])
                     yield sound[:at].astype(numpy.float32) / 32768

@@ -39,7 +39,7 @@ class Uploads:
     def begin(self, principal: Principal = LOCAL) -> Upload:
         """principal: whose share of the disk it takes."""
         settings = self._services.gateway.config.section(Media)
-        self._bodies.most = settings.max_uploads_bytes
+        self._bodies.maximum = settings.max_uploads_bytes
         return Upload(self.folder, Body(self._bodies, settings.max_upload_bytes, principal))
 
     async def aclose(self) -> None:

@@ -44,7 +44,7 @@ MAX_CALLS = 5
 """Calls of one reading that are shown."""
 MAX_RECORDING = 1024 * 1024
 """Bytes of a recorded answer that is read as every format."""
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 """Of a request's body."""
 HUB_SECONDS = 60.0
 """How long the hub may take for one question."""
@@ -78,7 +78,7 @@ _format = msgspec.json.Decoder(_Format)
 
 async def _asked(request: Request, decoder: msgspec.json.Decoder[T]) -> T:
     """Raises ProviderInvalidRequest."""
-    return body.read(decoder, await request.short_body(MOST_BYTES, "the limit of requests that manage models"))
+    return body.read(decoder, await request.short_body(MAX_BYTES, "the limit of requests that manage models"))
 
 
 async def jobs(request: Request) -> ASGIApp:

@@ -37,7 +37,7 @@ _Wanted = TypeVar("_Wanted", Chat, Generate, Embed)
 VERSION = "0.12.6"
 """The version of Ollama whose API this is; clients check that it is new enough for them."""
 FOREVER = "9999-12-31T23:59:59Z"
-MOST_SECONDS = 1e9
+MAX_SECONDS = 1e9
 """A longer stay is shown as this one: Python's years end."""
 
 
@@ -235,7 +235,7 @@ async def running(request: Request) -> ASGIApp:
 def _stay(engine: Engine | None) -> dict[str, Any]:
     """How long it stays in memory without further requests."""
     left = engine.unloads_in() if engine is not None else None
-    until = FOREVER if left is None else _time(time.time() + min(max(left, 0.0), MOST_SECONDS))
+    until = FOREVER if left is None else _time(time.time() + min(max(left, 0.0), MAX_SECONDS))
     return {"size_vram": 0, "expires_at": until}
 
 

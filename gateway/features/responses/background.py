@@ -13,7 +13,7 @@ from gateway.server.principal import Principal
 from gateway.services import Services
 from gateway.wire.chat import Meter
 
-MOST = 64
+MAXIMUM = 64
 """The most background responses at a time; the same number of finished ones can still be streamed."""
 
 log = logging.getLogger("ctxgate")
@@ -98,15 +98,15 @@ class Backgrounds:
     ) -> Background:
         """meter: counts the request until the response has ended.
 
-        Raises ProviderRateLimit while MOST responses run, or too many of the principal's tenant.
+        Raises ProviderRateLimit while MAXIMUM responses run, or too many of the principal's tenant.
         """
         ended = [id for id, one in self._by_id.items() if one.ended]
         running = len(self._by_id) - len(ended)
         mine = sum(not one.ended and one.principal.tenant == principal.tenant for one in self._by_id.values())
-        if not has_share(principal.tenant, mine + 1, running + 1, MOST):
+        if not has_share(principal.tenant, mine + 1, running + 1, MAXIMUM):
             message = f"{running} background responses are running already, {mine} of them this tenant's"
             raise ProviderRateLimit(message, retry_after=10)
-        for old in ended[: max(0, len(ended) - MOST + 1)]:
+        for old in ended[: max(0, len(ended) - MAXIMUM + 1)]:
             del self._by_id[old]
         one = self._by_id[id] = Background(principal, meter, work)
         return one

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gateway.config import Config
     from gateway.store import Store
 
-MOST = 10_000
+MAXIMUM = 10_000
 """The most conversations of one user; the least recently used are removed first."""
 JOINED = 64 * 1024
 """A row without a response takes further items until it has this many characters."""
@@ -46,7 +46,7 @@ class ConversationStore:
 
         def work(connection: Connection) -> None:
             connection.execute(_ADD, row)
-            others = {**_owner(principal), "id": row["id"], "most": MOST - 1}
+            others = {**_owner(principal), "id": row["id"], "most": MAXIMUM - 1}
             for id in list(connection.execute(_LEAST_USED, others).scalars()):
                 _remove(connection, id)
 

@@ -15,7 +15,7 @@ from gateway.wire.chat import decode
 
 OUTPUTS = 1_000_000
 """The place of the first item that the model wrote. Only responses of a conversation have theirs here, too."""
-MOST_BYTES, MOST_ITEMS = 32 * 1024 * 1024, 20_000
+MAX_BYTES, MAX_ITEMS = 32 * 1024 * 1024, 20_000
 """Of the earlier items, as JSON, that a model may be shown."""
 PAGE_BYTES = 4 * 1024 * 1024
 """Of the items of a page, unless its first one is larger alone."""
@@ -69,22 +69,22 @@ def count_given(connection: Connection, response: str) -> int:
 
 
 def newest(connection: Connection, conversation: str, *, cut: bool) -> list[Item]:
-    """A conversation's items, oldest first: all, or those that MOST_BYTES and MOST_ITEMS leave.
+    """A conversation's items, oldest first: all, or those that MAX_BYTES and MAX_ITEMS leave.
 
     cut: the oldest may be left out. Raises ProviderInvalidRequest if they would be and may not.
     """
     count, size = connection.execute(_TOTAL, {"id": conversation}).one()
     if not cut:
         check_size(conversation, count, size, "conversation")
-    bounds = {"id": conversation, "most_bytes": MOST_BYTES, "most_items": MOST_ITEMS}
+    bounds = {"id": conversation, "most_bytes": MAX_BYTES, "most_items": MAX_ITEMS}
     return [decode(item) for item in connection.execute(_NEWEST, bounds).scalars()]
 
 
 def check_size(id: str, count: int, size: int, param: str) -> None:
     """Raises ProviderInvalidRequest."""
-    if size > MOST_BYTES or count > MOST_ITEMS:
+    if size > MAX_BYTES or count > MAX_ITEMS:
         message = (
-            f"{param}: {id} has {count} items of {size} bytes; a model is shown {MOST_ITEMS} of {MOST_BYTES} bytes at "
+            f"{param}: {id} has {count} items of {size} bytes; a model is shown {MAX_ITEMS} of {MAX_BYTES} bytes at "
             "most: send truncation: auto, which leaves out the oldest"
         )
         raise ProviderInvalidRequest(message, code="conversation_too_large", param=param)

@@ -154,7 +154,7 @@ def _rows(
             break
         count += item_rows.count_given(connection, next_id)
         size += row.size
-        if cut and (count > item_rows.MOST_ITEMS or size > item_rows.MOST_BYTES):
+        if cut and (count > item_rows.MAX_ITEMS or size > item_rows.MAX_BYTES):
             break
         item_rows.check_size(id, count, size, "previous_response_id")
         found.append((decode(row.response), item_rows.given_to(connection, next_id)))

@@ -11,7 +11,7 @@ from gateway.features.responses.wire.request import Item
 from gateway.request.token_estimate import BYTES_PER_TOKEN
 from gateway.wire.chat import encode
 
-MOST_COUNTS = 12
+MAX_COUNTS = 12
 """After these, it may drop a few items more than necessary."""
 SPARE = 4
 """The answer may use at least the window divided by this, unless the client asks for less."""
@@ -35,20 +35,20 @@ async def fitting(
     spare = window // SPARE
     room = window - (spare if answer is None else min(answer, spare))
     sizes = await aside(size, _sizes, items)
-    least, most = 0, len(sizes) - 1
+    least, maximum = 0, len(sizes) - 1
     density = BYTES_PER_TOKEN
-    for turn in range(MOST_COUNTS):
-        if least == most:
+    for turn in range(MAX_COUNTS):
+        if least == maximum:
             break
         fits = bisect_left(sizes, -room * density)
-        guess = (least + most) // 2 if turn % 3 == 2 else min(max(fits, least), most - 1)
+        guess = (least + maximum) // 2 if turn % 3 == 2 else min(max(fits, least), maximum - 1)
         tokens = await count(without(items, guess))
         if tokens <= room:
-            most = guess
+            maximum = guess
         else:
             least = guess + 1
         density = -sizes[guess] / max(tokens, 1)
-    return without(items, most)
+    return without(items, maximum)
 
 
 def _sizes(items: Sequence[Item]) -> list[int]:

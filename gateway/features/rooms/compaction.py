@@ -32,7 +32,7 @@ ANSWER = 4
 """The answer may have at least the window divided by this, and the summary half of that."""
 LEAST_ANSWER = 16
 """Tokens of the answer to a message that fills the window by itself."""
-MOST_TURNS = 200
+MAX_TURNS = 200
 """Turns that a model sees word for word, however large its window."""
 REFUSALS = 4
 """How often a turn adapts to an engine that finds a conversation too long."""
@@ -85,7 +85,7 @@ class RoomWindow:
         self._refusals = 0
 
     @property
-    def _most(self) -> int:
+    def _maximum(self) -> int:
         """Tokens that a conversation may have."""
         window = self._measure.window
         return window - min(self._answer, window // ANSWER)
@@ -93,15 +93,15 @@ class RoomWindow:
     async def fit(self, turn: Sequence[Said], tools: Sequence[Tool]) -> Sequence[Said]:
         """The conversation to send. Raises GatewayError if the engine can't count it."""
         if self._past is None:
-            self._past = [*await self._load(self._compacted.through_seq, MOST_TURNS + 1)]
+            self._past = [*await self._load(self._compacted.through_seq, MAX_TURNS + 1)]
         # One result must not displace the whole history.
         shown = with_short_results(turn, max(SHORT_RESULT, self._measure.window))
         tokens = await self._tokens(self._whole(shown), tools)
-        while self._past and (tokens > self._most or len(self._past) > MOST_TURNS):
+        while self._past and (tokens > self._maximum or len(self._past) > MAX_TURNS):
             tokens = await self._compact(shown, tools, tokens)
         left_out: Mapping[str, Any] = {}
         messages: Sequence[Said] = self._whole(shown)
-        if tokens > self._most:
+        if tokens > self._maximum:
             messages, left_out, tokens = await self._squeezed(shown, tools)
         left_out = {**left_out, **_shortened(turn, messages)}
         if left_out and left_out != self._told:
@@ -115,12 +115,12 @@ class RoomWindow:
         self._refusals += 1
         if self._refusals > REFUSALS:
             return False
-        before = self._most / self._measure.scale
+        before = self._maximum / self._measure.scale
         if window := error.details.get("context_window"):
             self._measure.window = min(self._measure.window, int(window))
         if (prompt := error.details.get("prompt_tokens")) and self._sent:
             self._measure.scale *= max(1.0, int(prompt) / self._sent)
-        if self._most / self._measure.scale >= before:  # the engine didn't say by how much
+        if self._maximum / self._measure.scale >= before:  # the engine didn't say by how much
             if self._sent > self._measure.window - LEAST_ANSWER:
                 return False  # that was the smallest form: it says nothing of other rooms' conversations
             self._measure.scale *= 1.5
@@ -136,7 +136,7 @@ class RoomWindow:
         """Folds the oldest turns into the summary. Returns what the conversation has then."""
         assert self._past
         rest = weight(opened(self._system, self._compacted.text, (), turn))
-        number = to_fold(self._past, tokens, self._measure.window // 2, rest, MOST_TURNS // 2)
+        number = to_fold(self._past, tokens, self._measure.window // 2, rest, MAX_TURNS // 2)
         folded, before = self._past[:number], self._compacted
         summary = await self._summariser.write(before.text, folded, self._measure.window // (2 * ANSWER))
         self._compacted = Compacted(folded[-1].seq, summary.text)
@@ -158,9 +158,9 @@ class RoomWindow:
                 "tokens_after": after,
             },
         )
-        if len(self._past) <= MOST_TURNS:
+        if len(self._past) <= MAX_TURNS:
             last = self._past[-1].seq if self._past else folded[-1].seq
-            self._past += await self._load(last, MOST_TURNS + 1 - len(self._past))
+            self._past += await self._load(last, MAX_TURNS + 1 - len(self._past))
         return after
 
     async def _squeezed(
@@ -168,28 +168,28 @@ class RoomWindow:
     ) -> tuple[Sequence[Said], Mapping[str, Any], int]:
         """The largest form of the conversation that fits, what it leaves out, and its tokens; else the smallest."""
         found: tuple[Sequence[Said], Mapping[str, Any], int] = (turn, {}, 0)
-        for messages, left_out, most in self._forms(turn):
+        for messages, left_out, maximum in self._forms(turn):
             found = messages, left_out, await self._tokens(messages, tools)
-            if found[2] <= most:
+            if found[2] <= maximum:
                 break
         return found
 
     def _forms(self, turn: Sequence[Said]) -> Iterator[tuple[Sequence[Said], Mapping[str, Any], int]]:
         """Ever smaller forms, what they leave out, and the tokens that each may have."""
-        most = self._most
+        maximum = self._maximum
         window, summary = self._measure.window, self._compacted.text
         for chars in (window // 2, SHORT_RESULT):
-            yield self._whole(with_short_results(turn, chars)), {}, most
+            yield self._whole(with_short_results(turn, chars)), {}, maximum
         short, steps = [*turn], {}
         for all_steps in (False, True):
             short = with_steps_told(with_short_results(turn, SHORT_RESULT), window // 2, all_steps=all_steps)
             steps = {"steps": len(turn) - len(short)} if len(short) < len(turn) else {}
-            yield self._whole(short), steps, most
+            yield self._whole(short), steps, maximum
         for share in (2, 4):
             cut = shortened(summary, len(summary) // share)
-            yield opened(self._system, cut, (), short), {**steps, "summary": len(summary) - len(cut)}, most
+            yield opened(self._system, cut, (), short), {**steps, "summary": len(summary) - len(cut)}, maximum
         without = {**steps, "summary": len(summary)} if summary else steps
-        for tokens in (most, window - LEAST_ANSWER):
+        for tokens in (maximum, window - LEAST_ANSWER):
             yield opened(self._system, "", (), short), without, tokens
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-MOST_ENTRIES = 1000
+MAX_ENTRIES = 1000
 ZIP_ENTRIES, ZIP_BYTES = 20_000, 256 * 1024**2
 """Entries and bytes of files that one zip may have."""
 ZIPS = 8
@@ -81,7 +81,7 @@ def _shown(info: dict[str, Any]) -> dict[str, Any]:
 @enveloped
 async def listed(rooms: Rooms, request: Request) -> tuple[int, Any]:
     path = request.query_params.get("path", "/")
-    limit, depth = request.number("limit", MOST_ENTRIES, MOST_ENTRIES, 1), 64 if request.flag("recursive") else 1
+    limit, depth = request.number("limit", MAX_ENTRIES, MAX_ENTRIES, 1), 64 if request.flag("recursive") else 1
 
     def work(files: JailedFileSystem) -> dict[str, Any]:
         top = files.info(path)

@@ -124,6 +124,6 @@ def _closed(said: Sequence[Said], text: str) -> list[Said]:
     return [*said, AssistantMessage(text or NO_ANSWER)]
 
 
-def told(turn: PastTurn, most: int) -> str:
-    """The turn as text, for a summary; each thing said in at most `most` characters."""
-    return "\n".join(told_steps(turn.messages, most))
+def told(turn: PastTurn, maximum: int) -> str:
+    """The turn as text, for a summary; each thing said in at most `maximum` characters."""
+    return "\n".join(told_steps(turn.messages, maximum))

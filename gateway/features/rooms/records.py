@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 STATUS = {"conflict": 409, "quota_exceeded": 429, "too_large": 413, "query_timeout": 408}
 """Code → HTTP status: 404 for what isn't found, of all others 400."""
 
-MOST_BYTES = 512 * 1024
+MAX_BYTES = 512 * 1024
 """Of a body: twice the longest schema."""
 PATTERNS = ("pattern", "patternProperties")
 
@@ -48,8 +48,8 @@ def _verb(work: Verb) -> Handler:
 async def _body(request: Request) -> bytes:
     """Raises ProviderInvalidRequest (413) if it is longer than anything that is accepted, before it is decoded: an
     array of empty arrays takes twenty times its length in memory."""
-    most = max(MOST_BYTES, 4 * request.gateway.config.section(Settings).tools.record_max_bytes)
-    return await request.short_body(most, "the limit of schemas, records and queries") or b"{}"
+    maximum = max(MAX_BYTES, 4 * request.gateway.config.section(Settings).tools.record_max_bytes)
+    return await request.short_body(maximum, "the limit of schemas, records and queries") or b"{}"
 
 
 async def _object(request: Request) -> dict[str, Any]:

@@ -201,11 +201,11 @@ class Rooms:
         """
         await self.open()
         actors = self._checked(tenant, rent, hosted=folder is not None)
-        most = self._config.section(Settings).max_rooms
+        maximum = self._config.section(Settings).max_rooms
 
         def work(connection: Connection) -> Room:
-            if transaction.count(connection, tenant, OPEN) >= most:
-                raise ProviderRateLimit(f"the tenant has {most} rooms: release one first", code="too_many_rooms")
+            if transaction.count(connection, tenant, OPEN) >= maximum:
+                raise ProviderRateLimit(f"the tenant has {maximum} rooms: release one first", code="too_many_rooms")
             tx = Transaction.rent(connection, tenant, user, rent, actors, room_id, folder)
             tx.save()
             return tx.room()

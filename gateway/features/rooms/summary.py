@@ -93,10 +93,10 @@ def _quoted(text: str) -> str:
     return text.replace("</summary>", "< /summary>").replace("</turns>", "< /turns>")
 
 
-def excerpt(before: str, turns: Sequence[PastTurn], most: int) -> str:
+def excerpt(before: str, turns: Sequence[PastTurn], maximum: int) -> str:
     """The earlier summary, in at most half of the characters, and the beginnings of what was said; the newest count."""
-    known = shortened(before, most // 2)
-    left = most - len(known)
+    known = shortened(before, maximum // 2)
+    left = maximum - len(known)
     each = min(EXCERPT, max(LEAST_EXCERPT, left // sum(len(turn.messages) for turn in turns)))
     kept: list[str] = []
     for line in reversed("\n".join(told(turn, each) for turn in turns).splitlines()):

@@ -205,9 +205,9 @@ class Agent:
             bounds.output_tokens,
         )
 
-    async def _past(self, task: Task, tools: TurnTools, after: int, most: int) -> Sequence[PastTurn]:
+    async def _past(self, task: Task, tools: TurnTools, after: int, maximum: int) -> Sequence[PastTurn]:
         found = await self._store.read(
-            lambda connection: transaction.earlier(connection, task.room_id, after, task.message.seq, most)
+            lambda connection: transaction.earlier(connection, task.room_id, after, task.message.seq, maximum)
         )
         return [past_turn(recorded, tools.takes) for recorded in found] if found else []
 
@@ -296,16 +296,16 @@ def unknown_provider(config: Config, name: str) -> ProviderInvalidRequest:
 
 def bounds_of(config: Config, asked: TurnBounds) -> Bounds:
     """The tighter of the configuration's and the room's bounds."""
-    most = config.section(Rooms)
+    maximum = config.section(Rooms)
 
     def least(bound: float, other: float | None) -> float:
         return bound if other is None else min(bound, other)
 
     return Bounds(
-        wall_seconds=least(most.turn_seconds, asked.wall_seconds),
-        model_calls=int(least(most.turn_model_calls, asked.model_calls)),
-        tool_calls=int(least(most.turn_tool_calls, asked.tool_calls)),
-        output_tokens=int(least(most.turn_output_tokens, asked.output_tokens)),
+        wall_seconds=least(maximum.turn_seconds, asked.wall_seconds),
+        model_calls=int(least(maximum.turn_model_calls, asked.model_calls)),
+        tool_calls=int(least(maximum.turn_tool_calls, asked.tool_calls)),
+        output_tokens=int(least(maximum.turn_output_tokens, asked.output_tokens)),
     )
 
 

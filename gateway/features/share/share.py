@@ -22,7 +22,7 @@ from gateway.prompts.index import DAY, Saved
 
 THREADS = 2
 """Threads of its own, so that a share that hangs doesn't block those for other work."""
-MOST_DESCRIPTION = 4 * 1024 * 1024
+MAX_DESCRIPTION = 4 * 1024 * 1024
 """Bytes. The description of a prompt of a million tokens has 0.3 MB."""
 ABANDONED_SECONDS = DAY
 """A prompt without a description is an upload that never ended."""
@@ -52,7 +52,7 @@ class Share:
         """The prompts of one key by name. Leaves out incomplete and foreign files."""
         files = self._files(key)
         described = {path: file for path, file in files.items() if path.endswith(DESCRIPTION)}
-        new = [path for path, file in described.items() if path not in self._known and file.size <= MOST_DESCRIPTION]
+        new = [path for path, file in described.items() if path not in self._known and file.size <= MAX_DESCRIPTION]
         fs, root = self._fs()
         if new:
             found = fs.cat([f"{root}/{path}" for path in new], on_error="omit")

@@ -50,8 +50,8 @@ class _Embedding(Retriever, ABC):
     async def _embed(self, input: Sequence[str], config: EmbeddingRuntimeConfig) -> EmbeddingResponse:
         texts = check_texts(input, "input")
         _check(config)
-        most = self.chunk_size or len(texts)
-        chunks = [texts[start : start + most] for start in range(0, len(texts), most)]
+        maximum = self.chunk_size or len(texts)
+        chunks = [texts[start : start + maximum] for start in range(0, len(texts), maximum)]
         bodies = [self.fields(chunk, config) for chunk in chunks]  # all are checked before the first is sent
         raws = [await self._post(self.path, body) for body in bodies]
         return await asyncio.to_thread(self._response, chunks, raws)

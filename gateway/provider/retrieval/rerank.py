@@ -60,13 +60,13 @@ class _Rerank(Retriever, ABC):
         texts = check_texts(documents, "documents")
         check_positive(top_k, "top_k")
         _check(config)
-        most = self.chunk_size or len(texts)
-        chunks = [texts[start : start + most] for start in range(0, len(texts), most)]
+        maximum = self.chunk_size or len(texts)
+        chunks = [texts[start : start + maximum] for start in range(0, len(texts), maximum)]
         bodies = [self.fields(query, chunk, top_k, config) for chunk in chunks]  # all are checked before one is sent
         raws = [await self._post(self.path, body) for body in bodies]
         results: list[ScoredDocument] = []
         for number, (chunk, raw) in enumerate(zip(chunks, raws, strict=True)):
-            results += _results(self.entries(raw), number * most, len(chunk))
+            results += _results(self.entries(raw), number * maximum, len(chunk))
         if top_k is not None and self.limits and len(results) > top_k:
             raise ProviderInvalidResponse(f"the server sent {len(results)} results, {top_k} were asked for")
         results.sort(key=lambda result: -result.relevance_score)
@@ -201,15 +201,15 @@ def _check(config: object) -> None:
         refuse("config.extra", f"must be a mapping, not {type(config.extra).__name__}")
 
 
-def _results(entries: Any, first: int, most: int) -> list[ScoredDocument]:
-    """The results of one request. first: index of its first document; most: how many it had."""
+def _results(entries: Any, first: int, maximum: int) -> list[ScoredDocument]:
+    """The results of one request. first: index of its first document; maximum: how many it had."""
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ProviderInvalidResponse("the answer has no array of results")
     found: dict[int, ScoredDocument] = {}
     for entry in entries:
         index, score = entry.get("index"), entry.get("relevance_score", entry.get("score"))
-        if type(index) is not int or not 0 <= index < most:
-            raise ProviderInvalidResponse(f"a result has the index {index!r}; there are {most} documents")
+        if type(index) is not int or not 0 <= index < maximum:
+            raise ProviderInvalidResponse(f"a result has the index {index!r}; there are {maximum} documents")
         if index in found:
             raise ProviderInvalidResponse(f"two results have the index {index}")
         if type(score) not in (int, float):

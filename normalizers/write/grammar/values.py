@@ -175,14 +175,14 @@ class Values(Rules):
         if not self.exact or (low is None and high is None):
             return self.shared("integer" if whole else "number")
         least = None if low is None else math.ceil(low[0])
-        most = None if high is None else math.floor(high[0])
+        maximum = None if high is None else math.floor(high[0])
         # The first and the last whole number; an exclusive bound is neither.
         first = least if low is None or least is None else least + (low[1] and least == low[0])
-        last = most if high is None or most is None else most - (high[1] and most == high[0])
+        last = maximum if high is None or maximum is None else maximum - (high[1] and maximum == high[0])
         found = integers(first, last)
         if not whole:
             # The fraction leads away from 0, by less than 1.
-            positive = integers(max(first or 0, 0), None if most is None else most - 1)
+            positive = integers(max(first or 0, 0), None if maximum is None else maximum - 1)
             negative = integers(None if least is None else least + 1, -1 if last is None else min(last, -1))
             found += [f'({text}) "." [0-9]{{1,{INT_DIGITS}}}' for text in (*positive, *negative)]
         if found:

@@ -60,13 +60,13 @@ def test_it_names_every_code_choice_and_bound() -> None:
     mib = 1024 * 1024
     assert (*(4 * mib, 16 * mib, 20_000, 4 * mib),) == (
         stdio.LONGEST_LINE,
-        stdio.MOST_BYTES,
-        stdio.MOST_LINES,
-        http.MOST_BYTES,
+        stdio.MAX_BYTES,
+        stdio.MAX_LINES,
+        http.MAX_BYTES,
     )
     assert (*(16, 128, 32 * 1024, 16, 5.0),) == (
         server.PAGES,
-        results.MOST_TOOLS,
+        results.MAX_TOOLS,
         results.LONGEST_SCHEMA,
         server.WAITING,
         server.PROBE_SECONDS,

@@ -37,10 +37,10 @@ async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes a server called `it`; by default the misbehaving one. Keys are those of config.yaml."""
     made: list[Server] = []
 
-    def make(fault: str = "", *, most: int = 20_000, hide: Callable[[str], str] = str, **keys: Any) -> Server:
+    def make(fault: str = "", *, maximum: int = 20_000, hide: Callable[[str], str] = str, **keys: Any) -> Server:
         if "url" not in keys:
             keys.setdefault("command", (sys.executable, str(MISBEHAVING), *filter(None, [fault])))
-        made.append(Server("it", MCPServer(**keys), tmp_path / "it", most, hide))
+        made.append(Server("it", MCPServer(**keys), tmp_path / "it", maximum, hide))
         return made[-1]
 
     yield make
@@ -276,7 +276,7 @@ async def test_a_slow_call_leaves_the_others_alone(make: Make) -> None:
 
 
 async def test_results_are_bounded(make: Make) -> None:
-    box = await toolbox(make(most=1000))
+    box = await toolbox(make(maximum=1000))
     assert await box.run("it.long", {}) == {"text": "x" * 1000, "truncated": True}
 
 

@@ -25,9 +25,9 @@ log: {level: info}  # and nothing else
 
 
 def ctxgate(
-    config: Path, *args: str | Path, most: int | None = None, hub: Source | None = None, **environ: str
+    config: Path, *args: str | Path, maximum: int | None = None, hub: Source | None = None, **environ: str
 ) -> subprocess.CompletedProcess[str]:
-    """most: bytes that a file may have; what the command writes beyond fails as on a full disk."""
+    """maximum: bytes that a file may have; what the command writes beyond fails as on a full disk."""
     name, *rest = map(str, args)
     if hub is not None:
         environ |= {"HF_ENDPOINT": hub.url, "HF_HOME": str(config.parent.parent / "hf")}
@@ -39,5 +39,5 @@ def ctxgate(
         text=True,
         timeout=PATIENCE,
         check=False,
-        preexec_fn=None if most is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (most, most)),
+        preexec_fn=None if maximum is None else lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (maximum, maximum)),
     )

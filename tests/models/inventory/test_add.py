@@ -269,7 +269,7 @@ def test_a_wrong_hash_is_said_and_nothing_is_left(config: Path, weights: bytes) 
 
 def test_a_full_disk_is_said_and_nothing_is_left(config: Path, weights: bytes) -> None:
     with serving(hub(weights)) as source:
-        done = ctxgate(config, "add", f"hf:{REPO}", most=1_000_000, hub=source)
+        done = ctxgate(config, "add", f"hf:{REPO}", maximum=1_000_000, hub=source)
     assert (done.returncode, "no more space" in done.stderr) == (69, True), done.stderr
     assert left(config) == []
     assert config.read_text() == FILE

@@ -47,8 +47,8 @@ class Curl:
         self._reading: dict[str, asyncio.Semaphore] = {}
 
     def tools(self) -> list[Tool]:
-        most = self._tools.max_result_chars
-        max_chars = {"max_chars": {"type": "integer", "minimum": 1, "maximum": most}}
+        maximum = self._tools.max_result_chars
+        max_chars = {"max_chars": {"type": "integer", "minimum": 1, "maximum": maximum}}
         body = {"body": {"type": "string", "maxLength": 1_000_000, "description": "Request body, UTF-8."}}
         focus = {"focus": {"type": "string", "maxLength": 1000, "description": "What the summary is to be about."}}
         return [
@@ -83,20 +83,20 @@ class Curl:
         return await self._raw(await self._fetch(context, "POST", given))
 
     async def _raw(self, fetched: Fetched) -> dict[str, Any]:
-        most = self._tools.max_result_chars
+        maximum = self._tools.max_result_chars
         headers: dict[str, str] = {}
-        room = most // 4
+        room = maximum // 4
         for name, value in fetched.headers.items():
             room -= len(name) + len(value)
             if room >= 0:
                 headers[name] = value
         text = await asyncio.to_thread(fetched.text)
         if text is None:
-            body, key = base64.b64encode(fetched.body[: most // 4 * 3]).decode(), "body_base64"
-            truncated = fetched.truncated or len(fetched.body) > most // 4 * 3
+            body, key = base64.b64encode(fetched.body[: maximum // 4 * 3]).decode(), "body_base64"
+            truncated = fetched.truncated or len(fetched.body) > maximum // 4 * 3
         else:
-            body, key = text[:most], "body"
-            truncated = fetched.truncated or len(text) > most
+            body, key = text[:maximum], "body"
+            truncated = fetched.truncated or len(text) > maximum
         return {**_head(fetched), "headers": headers, key: body, "truncated": truncated}
 
     async def _markdown(self, context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
@@ -119,8 +119,8 @@ class Curl:
         if context.complete is None:
             raise ToolError("not_available", "there is no model here to summarise with; curl.markdown reads the page")
         summary = await context.complete(model, SUMMARIZE, prompt, max_tokens=SUMMARY_TOKENS)
-        most = self._tools.max_result_chars
-        told = {"title": page["title"], "summary": summary.strip()[:most], "model": model}
+        maximum = self._tools.max_result_chars
+        told = {"title": page["title"], "summary": summary.strip()[:maximum], "model": model}
         return {**_head(fetched), **told, "truncated": page["truncated"]}
 
     async def _read(

@@ -40,7 +40,7 @@ def records(settings: RoomTools, store: Store, tenant: str) -> Records:
     from gateway.features.agents.tools.records import Records
 
     views: Mapping[str, View] = offered("record_views")
-    return Records(store, tenant, most=settings.records_max_count, longest=settings.record_max_bytes, views=views)
+    return Records(store, tenant, maximum=settings.records_max_count, longest=settings.record_max_bytes, views=views)
 
 
 def tools(settings: RoomTools) -> list[Tool]:
@@ -102,51 +102,51 @@ def _runner(settings: RoomTools, work: Work) -> Run:
     return run
 
 
-async def _describe(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _describe(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     model = await records.model(given["model"])
-    return _bounded({"model": model.name, "description": model.description, "schema": model.schema}, most)
+    return _bounded({"model": model.name, "description": model.description, "schema": model.schema}, maximum)
 
 
-async def _find(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
-    return _page(await records.find(given["model"], given["query"]), given["query"].get("offset", 0), most)
+async def _find(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
+    return _page(await records.find(given["model"], given["query"]), given["query"].get("offset", 0), maximum)
 
 
-async def _filter(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _filter(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     query = await records.filter(given["model"], given["target"])
-    return {"filter": query, **_page(await records.find(given["model"], query), query.get("offset", 0), most)}
+    return {"filter": query, **_page(await records.find(given["model"], query), query.get("offset", 0), maximum)}
 
 
-async def _aggregate(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _aggregate(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     groups, more = await records.aggregate(given["model"], given["query"])
-    shown = _fitting(groups, most)
+    shown = _fitting(groups, maximum)
     return {"groups": shown, "truncated": more or len(shown) < len(groups)}
 
 
-async def _get(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
-    return _bounded({"record": await records.get(given["model"], given["id"])}, most)
+async def _get(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
+    return _bounded({"record": await records.get(given["model"], given["id"])}, maximum)
 
 
-async def _list(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _list(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     query: dict[str, Any] = {key: given[key] for key in ("limit", "offset", "trashed") if key in given}
-    return _page(await records.find(given["model"], query), given.get("offset", 0), most)
+    return _page(await records.find(given["model"], query), given.get("offset", 0), maximum)
 
 
-async def _create(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _create(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     made = await records.create(given["model"], given["record"])
     return {"id": made["id"], "created_at": made["created_at"]}
 
 
-async def _update(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
-    return _bounded({"record": await records.update(given["model"], given["id"], given["record"])}, most)
+async def _update(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
+    return _bounded({"record": await records.update(given["model"], given["id"], given["record"])}, maximum)
 
 
-async def _delete(records: Records, given: dict[str, Any], most: int) -> dict[str, Any]:
+async def _delete(records: Records, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     await records.delete(given["model"], given["id"])
     return {"id": given["id"], "trashed": True}
 
 
-def _page(page: Page, offset: int, most: int) -> dict[str, Any]:
-    shown = _fitting(page.records, most)
+def _page(page: Page, offset: int, maximum: int) -> dict[str, Any]:
+    shown = _fitting(page.records, maximum)
     if page.records and not shown:
         raise ToolError("too_large", "the first record alone is too long for a result; select fewer fields")
     result: dict[str, Any] = {"records": shown}
@@ -155,16 +155,16 @@ def _page(page: Page, offset: int, most: int) -> dict[str, Any]:
     return result
 
 
-def _fitting(items: list[dict[str, Any]], most: int) -> list[dict[str, Any]]:
-    """The first items that fit into `most` characters of JSON."""
+def _fitting(items: list[dict[str, Any]], maximum: int) -> list[dict[str, Any]]:
+    """The first items that fit into `maximum` characters of JSON."""
     for at, item in enumerate(items):
-        most -= len(json.dumps(item, ensure_ascii=False))
-        if most < 0:
+        maximum -= len(json.dumps(item, ensure_ascii=False))
+        if maximum < 0:
             return items[:at]
     return items
 
 
-def _bounded(result: dict[str, Any], most: int) -> dict[str, Any]:
-    if len(json.dumps(result, ensure_ascii=False)) > most:
-        raise ToolError("too_large", f"the result has over {most} characters; select fewer fields with find.records")
+def _bounded(result: dict[str, Any], maximum: int) -> dict[str, Any]:
+    if len(json.dumps(result, ensure_ascii=False)) > maximum:
+        raise ToolError("too_large", f"the result has over {maximum} characters; select fewer fields with find.records")
     return result

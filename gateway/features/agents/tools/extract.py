@@ -33,7 +33,7 @@ LINKS, HEADINGS = 100, 100
 
 def main() -> None:
     form, url, kind = sys.argv[1], sys.argv[2], sys.argv[5]
-    seconds, size, most = int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
+    seconds, size, maximum = int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[6])
     resource.setrlimit(resource.RLIMIT_CPU, (seconds, seconds))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if sys.platform == "linux":  # other systems don't enforce it
@@ -45,13 +45,15 @@ def main() -> None:
         soup = parsed(page)
         result = markdown(soup, url) if form == "markdown" else compact(soup, url)
     else:
-        text = indented(page, form, most) if kind == "json" else " ".join(page.split()) if form == "compact" else page
+        text = (
+            indented(page, form, maximum) if kind == "json" else " ".join(page.split()) if form == "compact" else page
+        )
         result = {"title": "", "content": text.strip()}
-    sys.stdout.buffer.write(json.dumps(cut(result, most)).encode())
+    sys.stdout.buffer.write(json.dumps(cut(result, maximum)).encode())
 
 
-def indented(page: str, form: str, most: int) -> str:
-    """JSON in that form, not much longer than `most` characters; as it is if it's invalid or was truncated."""
+def indented(page: str, form: str, maximum: int) -> str:
+    """JSON in that form, not much longer than `maximum` characters; as it is if it's invalid or was truncated."""
     try:
         value = json.loads(page)
     except (ValueError, RecursionError):
@@ -63,15 +65,15 @@ def indented(page: str, form: str, most: int) -> str:
     found, size = [] if compact else ["```json\n"], 0
     for piece in encoder.iterencode(value):
         found.append(piece)
-        if (size := size + len(piece)) > most:
+        if (size := size + len(piece)) > maximum:
             break
     return "".join(found if compact else [*found, "\n```"])
 
 
-def cut(page: dict[str, Any], most: int) -> dict[str, Any]:
-    """Cuts the content to `most` characters; headings and links together get as much again."""
-    result = {**page, "title": page["title"][:500], "content": page["content"][:most]}
-    truncated, room = len(page["content"]) > most, most
+def cut(page: dict[str, Any], maximum: int) -> dict[str, Any]:
+    """Cuts the content to `maximum` characters; headings and links together get as much again."""
+    result = {**page, "title": page["title"][:500], "content": page["content"][:maximum]}
+    truncated, room = len(page["content"]) > maximum, maximum
     for key in ("headings", "links"):
         if key in page:
             result[key] = []

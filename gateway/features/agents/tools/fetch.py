@@ -35,9 +35,9 @@ ADDRESSES = 4
 """Addresses of a host to try."""
 AT_ONCE = 16
 """Fetches, and lookups of names, that one share may have at a time: a tenant's hanging ones delay no other tenant."""
-LONGEST_URL, LONGEST_HEADER, MOST_HEADERS = 8192, 8192, 50
+LONGEST_URL, LONGEST_HEADER, MAX_HEADERS = 8192, 8192, 50
 CONNECT_SECONDS = 5.0
-MOST_PIECES, AT_ONCE_READ = 20_000, 64
+MAX_PIECES, AT_ONCE_READ = 20_000, 64
 """How many pieces a body may come in, and how many to read before others get the event loop: a server may send each
 byte in a chunk of its own, which costs as much as a kilobyte."""
 DECODED = 16 * 1024
@@ -233,9 +233,9 @@ class Fetcher:
     async def _fetch(
         self, method: str, url: str, headers: Mapping[str, str], body: bytes | None, timeout: float | None, share: str
     ) -> Fetched:
-        most = self._tools.fetch_timeout_seconds
+        maximum = self._tools.fetch_timeout_seconds
         try:
-            async with asyncio.timeout(min(timeout or most, most)), self._places[share]:
+            async with asyncio.timeout(min(timeout or maximum, maximum)), self._places[share]:
                 return await self._follow(method, url, _checked(headers), body, self._resolvers[share])
         except TimeoutError:
             raise ToolError("fetch_timeout", "the answer took too long") from None
@@ -250,9 +250,11 @@ class Fetcher:
     ) -> Fetched:
         if self._context is None:
             self._context = await asyncio.to_thread(_authorities)
-        most = self._tools.fetch_timeout_seconds
+        maximum = self._tools.fetch_timeout_seconds
         transport = Guarded(self._tools, resolver, self._transport(self._context))
-        async with httpx.AsyncClient(transport=transport, trust_env=False, timeout=most, headers=_DEFAULTS) as client:
+        async with httpx.AsyncClient(
+            transport=transport, trust_env=False, timeout=maximum, headers=_DEFAULTS
+        ) as client:
             request = client.build_request(method, url, headers=headers, content=body)
             for _ in range(REDIRECTS + 1):
                 response = await client.send(request, stream=True, follow_redirects=False)
@@ -275,7 +277,7 @@ class Fetcher:
         if encoding not in ("identity", "gzip", "x-gzip", ""):
             raise ToolError("fetch_failed", "the answer has a content encoding that was not requested")
         unpack = Gunzip() if "gzip" in encoding else None
-        most = self._tools.fetch_max_bytes
+        maximum = self._tools.fetch_max_bytes
         body = bytearray()
         raw = pieces = 0
         async for piece in response.aiter_raw():
@@ -283,19 +285,19 @@ class Fetcher:
             if pieces % AT_ONCE_READ == 0:
                 await asyncio.sleep(0)
             try:
-                body += unpack(piece, most + 1 - len(body)) if unpack else piece
+                body += unpack(piece, maximum + 1 - len(body)) if unpack else piece
             except zlib.error:
                 raise ToolError("fetch_failed", "the answer's gzip is broken") from None
-            if len(body) > most or raw > most or pieces > MOST_PIECES:
+            if len(body) > maximum or raw > maximum or pieces > MAX_PIECES:
                 break
-        truncated = max(len(body), raw) > most or pieces > MOST_PIECES or (unpack is not None and not unpack.complete)
+        truncated = max(len(body), raw) > maximum or pieces > MAX_PIECES or (unpack is not None and not unpack.complete)
         headers: dict[str, list[str]] = {}
         for name, value in response.headers.multi_items():
             if name not in SECRET:
                 headers.setdefault(name, []).append(value)
         joined = {name: ", ".join(values) for name, values in headers.items()}
         url = str(request.url.copy_with(fragment=None))
-        return Fetched(url, response.status_code, joined, bytes(body[:most]), truncated)
+        return Fetched(url, response.status_code, joined, bytes(body[:maximum]), truncated)
 
 
 class Gunzip:
@@ -305,15 +307,15 @@ class Gunzip:
         self._member = zlib.decompressobj(31)
         self._any = False
 
-    def __call__(self, piece: bytes, most: int) -> bytes:
-        """The piece unpacked, at most `most` bytes. Raises zlib.error; ignores what follows that is no member."""
+    def __call__(self, piece: bytes, maximum: int) -> bytes:
+        """The piece unpacked, at most `maximum` bytes. Raises zlib.error; ignores what follows that is no member."""
         found = bytearray()
-        while piece and len(found) < most:
+        while piece and len(found) < maximum:
             if self._member.eof:
                 if piece[:1] != GZIP[:1]:
                     break
                 self._member = zlib.decompressobj(31)
-            found += self._member.decompress(piece, most - len(found))
+            found += self._member.decompress(piece, maximum - len(found))
             self._any = True
             piece = self._member.unused_data
         return bytes(found)
@@ -410,8 +412,8 @@ _DEFAULTS = {
 
 
 def _checked(headers: Mapping[str, str]) -> dict[str, str]:
-    if len(headers) > MOST_HEADERS:
-        raise ToolError("invalid_arguments", f"there are more than {MOST_HEADERS} headers")
+    if len(headers) > MAX_HEADERS:
+        raise ToolError("invalid_arguments", f"there are more than {MAX_HEADERS} headers")
     for name, value in headers.items():
         if not re.fullmatch(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", name):
             raise ToolError("invalid_arguments", "invalid header name")

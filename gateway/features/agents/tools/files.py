@@ -97,7 +97,7 @@ def rows(settings: RoomTools) -> list[_Row]:
 
 
 def _reading(settings: RoomTools) -> list[_Row]:
-    most = settings.max_result_chars
+    maximum = settings.max_result_chars
     return [
         (
             *("tool.ls", "read", "List the entries of a folder of the room's files."),
@@ -119,7 +119,7 @@ def _reading(settings: RoomTools) -> list[_Row]:
                     "enum": ["utf-8", "utf-16", "latin-1", "ascii", "base64"],
                     "description": "Default utf-8; base64 gives the bytes as they are.",
                 },
-                "max_chars": {"type": "integer", "minimum": 1, "maximum": most},
+                "max_chars": {"type": "integer", "minimum": 1, "maximum": maximum},
             },
             ["path"],
             _cat,
@@ -143,14 +143,14 @@ def _object(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"type": "object", "properties": properties, "required": required, "additionalProperties": False}
 
 
-def runner(opened: Callable[[ToolContext, Path], JailedFileSystem], most: int, work: Work) -> Run:
+def runner(opened: Callable[[ToolContext, Path], JailedFileSystem], maximum: int, work: Work) -> Run:
     """Runs `work` on the files of the context, in a thread. opened: makes them of their folder."""
 
     def blocking(context: ToolContext, given: dict[str, Any]) -> dict[str, Any]:
         if context.files is None:
             raise ToolError("not_available", "there are no files here")
         try:
-            return work(opened(context, context.files), given, most)
+            return work(opened(context, context.files), given, maximum)
         except OSError as error:
             if error.errno not in CODES:
                 raise
@@ -163,22 +163,22 @@ def runner(opened: Callable[[ToolContext, Path], JailedFileSystem], most: int, w
     return run
 
 
-def _ls(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _ls(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     path = given.get("path", "/")
     top = files.info(path)
     if top["type"] != "directory":
         return {"path": _absolute(top), "entries": [_entry(top, given)], "truncated": False}
     depth = given.get("max_depth", 64) if given.get("recursive") else 1
-    entries, truncated = _first(_visible(files, path, depth, given), most)
+    entries, truncated = _first(_visible(files, path, depth, given), maximum)
     return {"path": _absolute(top), "entries": [_entry(info, given) for info in entries], "truncated": truncated}
 
 
-def _cat(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _cat(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     path, encoding = given["path"], given.get("encoding", "utf-8")
-    most = given.get("max_chars", most)
+    maximum = given.get("max_chars", maximum)
     with files.open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
-        data = file.read(most // 4 * 3 if encoding == "base64" else 4 * most + 4)
+        data = file.read(maximum // 4 * 3 if encoding == "base64" else 4 * maximum + 4)
     cut = len(data) < size
     if encoding == "base64":
         content = base64.b64encode(data).decode()
@@ -188,11 +188,11 @@ def _cat(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str,
             content = data.decode(encoding, "strict" if not cut else "ignore")
         except UnicodeDecodeError:
             raise ToolError("not_text", f"the file isn't {encoding} text; base64 reads any file") from None
-    result = {"path": "/" + "/".join(_names(path)), "encoding": encoding, "size": size, "content": content[:most]}
-    return {**result, "truncated": cut or len(content) > most}
+    result = {"path": "/" + "/".join(_names(path)), "encoding": encoding, "size": size, "content": content[:maximum]}
+    return {**result, "truncated": cut or len(content) > maximum}
 
 
-def _glob(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _glob(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     cwd, kind = given.get("cwd", "/"), given.get("type", "any")
     pattern = _names(given["pattern"])
     if len(pattern) > 64:
@@ -207,11 +207,11 @@ def _glob(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str
         for info in _visible(files, cwd, depth, {**given, "all": hidden})
         if kind in ("any", info["type"]) and _matches(tuple(info["name"].split("/")[top:]), pattern)
     )
-    entries, truncated = _first(matches, most)
+    entries, truncated = _first(matches, maximum)
     return {"matches": [_absolute(info) for info in entries], "truncated": truncated}
 
 
-def _mkdir(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mkdir(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     path = given["path"]
     if given.get("parents"):
         files.makedirs(path, exist_ok=True)
@@ -220,7 +220,7 @@ def _mkdir(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[st
     return {"path": "/" + "/".join(_names(path)), "created": True}
 
 
-def _rm(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _rm(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     path = given["path"]
     try:
         files.rm(path, recursive=given.get("recursive", False))
@@ -231,7 +231,7 @@ def _rm(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, 
     return {"path": "/" + "/".join(_names(path)), "removed": True}
 
 
-def _mv(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _mv(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     files.mv(given["source"], given["destination"])
     source, destination = ("/" + "/".join(_names(given[key])) for key in ("source", "destination"))
     return {"source": source, "destination": destination}
@@ -253,12 +253,12 @@ def _visible(files: JailedFileSystem, path: str, depth: int, given: dict[str, An
             yield info
 
 
-def _first(infos: Iterator[dict[str, Any]], most: int) -> tuple[list[dict[str, Any]], bool]:
+def _first(infos: Iterator[dict[str, Any]], maximum: int) -> tuple[list[dict[str, Any]], bool]:
     """The first entries that fit, and whether there are more."""
     entries: list[dict[str, Any]] = []
     for info in infos:
-        most -= len(info["name"])
-        if len(entries) == ENTRIES or most < 0:
+        maximum -= len(info["name"])
+        if len(entries) == ENTRIES or maximum < 0:
             return entries, True
         entries.append(info)
     return entries, False

@@ -44,10 +44,10 @@ def tools(settings: RoomTools) -> list[Tool]:
 
 
 def fs_tools(settings: RoomTools) -> list[Tool]:
-    most = settings.max_result_chars
+    maximum = settings.max_result_chars
     work = {name: work for name, _, _, _, _, work in files.rows(settings)}
     made = [
-        replace(tool, name=name, description=description, run=files.runner(opened, most, work[tool.name]))
+        replace(tool, name=name, description=description, run=files.runner(opened, maximum, work[tool.name]))
         for tool in files.tools(settings)
         for name, description in (NAMES[tool.name],)
     ]
@@ -59,7 +59,7 @@ def fs_tools(settings: RoomTools) -> list[Tool]:
         effect="write",
         idempotent=True,
         cost="local",
-        run=files.runner(opened, most, _write),
+        run=files.runner(opened, maximum, _write),
     )
     return [*made, write]
 
@@ -73,7 +73,7 @@ def opened(context: ToolContext, folder: Path) -> JailedFileSystem:
     return JailedFileSystem(folder, None)
 
 
-def _write(files: JailedFileSystem, given: dict[str, Any], most: int) -> dict[str, Any]:
+def _write(files: JailedFileSystem, given: dict[str, Any], maximum: int) -> dict[str, Any]:
     written = given["content"].encode()
     files.pipe_file(given["path"], written)
     return {"path": f"/{files._strip_protocol(given['path'])}", "size": len(written)}

@@ -28,7 +28,7 @@ async def convert(
     url: str,
     page: str,
     kind: Kind = "html",
-    most: int = 20_000,
+    maximum: int = 20_000,
     *,
     seconds: int = SECONDS,
     memory: int = MEMORY,
@@ -40,7 +40,7 @@ async def convert(
     """
     # Not our environment: it may contain keys.
     environ = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path), "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory), kind, str(most)]
+    command = [sys.executable, "-P", "-s", str(program), form, url, str(seconds), str(memory), kind, str(maximum)]
     process = await asyncio.create_subprocess_exec(
         *command,
         stdin=asyncio.subprocess.PIPE,

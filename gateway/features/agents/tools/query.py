@@ -41,10 +41,10 @@ Trashed = Literal["exclude", "include", "only"]
 SYSTEM = ("id", "created_at", "updated_at", "trashed_at")
 """Fields of every record. No model defines them."""
 
-LONGEST_LIST, LONGEST_PATTERN, MOST_WILDCARDS, DEEPEST, MOST_CONDITIONS = 200, 256, 4, 8, 100
-MOST_LISTED = 200
+LONGEST_LIST, LONGEST_PATTERN, MAX_WILDCARDS, DEEPEST, MAX_CONDITIONS = 200, 256, 4, 8, 100
+MAX_LISTED = 200
 """Values of all lists in a query's conditions: each becomes a condition of SQL, or several."""
-DEFAULT_LIMIT, MOST_ROWS, FARTHEST = 50, 500, 1_000_000
+DEFAULT_LIMIT, MAX_ROWS, FARTHEST = 50, 500, 1_000_000
 
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}(\.[A-Za-z_][A-Za-z0-9_-]{0,63}){0,7}")
 _ASCII_LOWER = {upper: upper + 32 for upper in range(ord("A"), ord("Z") + 1)}
@@ -109,7 +109,7 @@ class Builder:
                 for expression in self._ordered(self.field(_name(name, "query.order")), descends)
             ],
             select=chosen,
-            limit=_whole(given.get("limit", DEFAULT_LIMIT), "query.limit", 1, MOST_ROWS),
+            limit=_whole(given.get("limit", DEFAULT_LIMIT), "query.limit", 1, MAX_ROWS),
             offset=_whole(given.get("offset", 0), "query.offset", 0, FARTHEST),
         )
 
@@ -137,7 +137,7 @@ class Builder:
             if name not in (*group_by, *functions):
                 raise _bad("query.order", "results can be ordered by: " + ", ".join([*group_by, *functions]))
         where_condition = and_(self._where(given.get("where", {}), "query.where", 0), _trashed(given.get("trashed")))
-        limit = _whole(given.get("limit", DEFAULT_LIMIT), "query.limit", 1, MOST_ROWS)
+        limit = _whole(given.get("limit", DEFAULT_LIMIT), "query.limit", 1, MAX_ROWS)
         return Aggregates(where_condition, group_by, functions, order, limit)
 
     def field(self, name: str) -> Field:
@@ -237,14 +237,14 @@ class Builder:
 
     def _condition(self, place: str) -> None:
         self._conditions += 1
-        if self._conditions > MOST_CONDITIONS:
-            raise _bad(place, f"a query may have at most {MOST_CONDITIONS} conditions")
+        if self._conditions > MAX_CONDITIONS:
+            raise _bad(place, f"a query may have at most {MAX_CONDITIONS} conditions")
 
     def _some(self, value: object, place: str) -> list[Any]:
         found = _list(value, place)
         self._listed += len(found)
-        if self._listed > MOST_LISTED:
-            raise _bad(place, f"all lists of a query together may have at most {MOST_LISTED} values")
+        if self._listed > MAX_LISTED:
+            raise _bad(place, f"all lists of a query together may have at most {MAX_LISTED} values")
         return found
 
     def _operator(self, operator: str, field: Field, value: Any, place: str) -> ColumnElement[bool]:
@@ -278,8 +278,8 @@ class Builder:
         if not isinstance(pattern, str) or len(pattern) > LONGEST_PATTERN or not _storable(pattern):
             raise _bad(place, f"it must be text of at most {LONGEST_PATTERN} characters")
         pieces = re.findall(r"\\.|.", pattern, re.DOTALL)
-        if pieces.count("%") > MOST_WILDCARDS:
-            raise _bad(place, f"it may have at most {MOST_WILDCARDS} %")
+        if pieces.count("%") > MAX_WILDCARDS:
+            raise _bad(place, f"it may have at most {MAX_WILDCARDS} %")
         if pieces[-1:] == ["\\"]:
             raise _bad(place, "the backslash at the end escapes nothing")
         if folded:
@@ -390,9 +390,9 @@ def _list(value: object, place: str) -> list[Any]:
     return value
 
 
-def _whole(value: object, place: str, least: int, most: int) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
-        raise _bad(place, f"it must be a whole number from {least} to {most}")
+def _whole(value: object, place: str, least: int, maximum: int) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= maximum:
+        raise _bad(place, f"it must be a whole number from {least} to {maximum}")
     return value
 
 

@@ -36,7 +36,7 @@ T = TypeVar("T")
 
 MODEL_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 FILTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-LONGEST_SCHEMA, MOST_MODELS, MOST_FILTERS = 256 * 1024, 200, 200
+LONGEST_SCHEMA, MAX_MODELS, MAX_FILTERS = 256 * 1024, 200, 200
 DEEPEST = 32
 QUERY_SECONDS = 5
 WAIT_SECONDS = 30
@@ -74,14 +74,14 @@ class Records:
     """The models and records of one tenant, and of no other. Methods raise ToolError."""
 
     def __init__(
-        self, store: Store, tenant: str, *, most: int, longest: int, views: Mapping[str, View] | None = None
+        self, store: Store, tenant: str, *, maximum: int, longest: int, views: Mapping[str, View] | None = None
     ) -> None:
-        """most: number of records, including the trash. longest: bytes of a record as JSON. views: name → view; a model
-        that the tenant has defined under that name takes its place.
+        """maximum: number of records, including the trash. longest: bytes of a record as JSON. views: name → view; a
+        model that the tenant has defined under that name takes its place.
         """
         self._store = store
         self._tenant = tenant
-        self._most = most
+        self._maximum = maximum
         self._longest = longest
         self._views = views or {}
 
@@ -109,8 +109,8 @@ class Records:
                 return
             if name in self._views:
                 raise _read_only(name)
-            if connection.execute(select(func.count()).where(*self._of(models))).scalar_one() >= MOST_MODELS:
-                raise ToolError("quota_exceeded", f"a tenant may have at most {MOST_MODELS} models")
+            if connection.execute(select(func.count()).where(*self._of(models))).scalar_one() >= MAX_MODELS:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {MAX_MODELS} models")
             connection.execute(models.insert().values(tenant=self._tenant, name=name, created_at=now, **values))
 
         await self._store.write(work)
@@ -140,8 +140,8 @@ class Records:
             self._model(connection, model)
             if connection.execute(filters.update().where(key).values(query=written)).rowcount:
                 return
-            if connection.execute(select(func.count()).where(*self._of(filters))).scalar_one() >= MOST_FILTERS:
-                raise ToolError("quota_exceeded", f"a tenant may have at most {MOST_FILTERS} saved filters")
+            if connection.execute(select(func.count()).where(*self._of(filters))).scalar_one() >= MAX_FILTERS:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {MAX_FILTERS} saved filters")
             connection.execute(filters.insert().values(tenant=self._tenant, model=model, name=name, query=written))
 
         await self._store.write(work)
@@ -168,8 +168,8 @@ class Records:
         def work(connection: Connection) -> None:
             if self._view(connection, model) is not None:
                 raise _read_only(model)
-            if connection.execute(select(func.count()).where(*self._of(records))).scalar_one() >= self._most:
-                raise ToolError("quota_exceeded", f"a tenant may have at most {self._most} records, trash included")
+            if connection.execute(select(func.count()).where(*self._of(records))).scalar_one() >= self._maximum:
+                raise ToolError("quota_exceeded", f"a tenant may have at most {self._maximum} records, trash included")
             connection.execute(records.insert().values(tenant=self._tenant, model=model, version=1, data=data, **row))
 
         await self._store.write(work)
@@ -194,8 +194,8 @@ class Records:
             built = builder.aggregates(query)
             return self._aggregate(connection, model, builder, built), built.limit
 
-        rows, most = await self._read(work)
-        return rows[:most], len(rows) > most
+        rows, maximum = await self._read(work)
+        return rows[:maximum], len(rows) > maximum
 
     async def update(self, model: str, id: str, changes: Mapping[str, Any]) -> dict[str, Any]:
         """Replaces these fields. The others stay."""

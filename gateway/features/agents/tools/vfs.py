@@ -27,7 +27,7 @@ LOCK_SECONDS = 5
 LONGEST_PATH, LONGEST_NAME = 4096, 255
 DEEPEST = 128
 """The most levels of folders to walk."""
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 """The most entries to read from a folder."""
 
 Names = tuple[str, ...]
@@ -98,7 +98,7 @@ class JailedFileSystem(AbstractFileSystem):  # type: ignore[misc]
         wanted = names(path)
         with self._folder(wanted) as (folder, _), os.scandir(folder) as entries:
             found = []
-            for entry in islice(entries, MOST_ENTRIES):
+            for entry in islice(entries, MAX_ENTRIES):
                 try:
                     found.append(_info((*wanted, entry.name), entry.stat(follow_symlinks=False)))
                 except FileNotFoundError:

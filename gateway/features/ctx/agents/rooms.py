@@ -28,7 +28,7 @@ TENANT = USER = "local"
 ROUTE = "ctx:"
 """Begins the `adapter` of an actor that is asked through the route `agent` of a model's object."""
 
-MOST_RELEASED = 1000
+MAX_RELEASED = 1000
 """The most released rooms of one session: after a release, the next message begins another room."""
 
 _SPACE = uuid.UUID("6d1c6d5a-6a7b-5d1c-8a52-0b4a6d0b2a55")
@@ -68,7 +68,7 @@ class AgentRooms:
     async def find(self, owner: int, session: str) -> Room | None:
         """The session's present room."""
         found = None
-        for generation in range(MOST_RELEASED):
+        for generation in range(MAX_RELEASED):
             try:
                 id = session_room(str(self._triple.name), owner, session, generation)
                 found = await self._rooms.get(TENANT, id)
@@ -120,14 +120,14 @@ class AgentRooms:
 
     async def new_session(self, owner: int, session: str) -> str:
         """The id of the room for the session's next message, which may not exist yet."""
-        for generation in range(MOST_RELEASED):
+        for generation in range(MAX_RELEASED):
             id = session_room(str(self._triple.name), owner, session, generation)
             try:
                 if (await self._rooms.get(TENANT, id)).status not in ("releasing", "released"):
                     return id
             except ProviderInvalidRequest:
                 return id
-        raise Busy(f"session {session} was released {MOST_RELEASED} times: use another name")
+        raise Busy(f"session {session} was released {MAX_RELEASED} times: use another name")
 
     async def events(
         self, room: str, after: tuple[int, int], clients: dict[str, str] | None = None, *, follow: bool, since: int = 0

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gateway.features.evaluation.model_test.traffic import Asked, Decision, Difference, Fault
 
 DAY = 86_400.0
-MOST_TOKENS = 2048
+MAX_TOKENS = 2048
 """Of an answer to a request that sets no bound itself."""
 ANSWER_SECONDS = 600.0
 TRIES = 2
@@ -149,7 +149,7 @@ async def _answer(client: Client, asked: Asked, advance: Callable[[], None]) -> 
 
     body = {name: value for name, value in asked.body.items() if name not in NOT_REPLAYED}
     if "max_completion_tokens" not in body:
-        body.setdefault("max_tokens", MOST_TOKENS)
+        body.setdefault("max_tokens", MAX_TOKENS)
     body |= {"model": client.endpoint.model, "temperature": 0, "stream": False}
     try:
         return (await client.ask(body, forced=isinstance(body.get("tool_choice"), dict))).answer

@@ -39,7 +39,7 @@ Other work on the machine disturbs the measurement.
 
 READING_SHARE = 0.25
 """The share of the time for `batch`, which none of the requests tells: it only matters to others while one reads."""
-MOST_RECORDED = 4
+MAX_RECORDED = 4
 """How many recorded requests to replay."""
 
 
@@ -178,7 +178,7 @@ def _recorded(config: Path | None, url: str | None, model: Model, tokens: int) -
     found: dict[int, Body] = {}
     with suppress(ProviderUnavailable), RunningGateway(config, url) as gateway:
         for entry in gateway.ask("GET", "/-/requests")["requests"]:
-            if len(found) == MOST_RECORDED:
+            if len(found) == MAX_RECORDED:
                 break
             if entry["model"] != model.name or not entry["recorded"]:
                 continue

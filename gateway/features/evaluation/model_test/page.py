@@ -123,18 +123,18 @@ def times(now: Mapping[str, Json], before: Mapping[str, Json] | None) -> str:
     curves = [(name, colour, values) for name, colour, values in curves if len(values) > 1]
     if not curves:
         return "<p>Not measured: times are only told of runs that ask one case at a time.</p>"
-    most = max(values[-1] for _, _, values in curves)
+    maximum = max(values[-1] for _, _, values in curves)
     left, width, height = 50, 700, 200
     made = []
     for tick in range(5):
         x, y = left + width * tick / 4, height - height * tick / 4
         made.append(f'<line x1="{left}" x2="{left + width}" y1="{y}" y2="{y}" stroke="#e4e9ee"/>')
         made.append(f'<text x="{left - 6}" y="{y + 4}" text-anchor="end">{25 * tick} %</text>')
-        made.append(f'<text x="{x}" y="{height + 18}" text-anchor="middle">{most * tick / 4000:.2f} s</text>')
+        made.append(f'<text x="{x}" y="{height + 18}" text-anchor="middle">{maximum * tick / 4000:.2f} s</text>')
     for index, (name, colour, values) in enumerate(curves):
         points = [(float(left), float(height))]
         for rank, value in enumerate(values, 1):
-            x = left + width * value / most
+            x = left + width * value / maximum
             points += [(x, points[-1][1]), (x, height - height * rank / len(values))]
         path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         made.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/>')

@@ -47,8 +47,8 @@ class Curve(Struct, frozen=True):
     @property
     def best(self) -> Step:
         """The one that passes most; of several, the one in the middle."""
-        most = max(step.passed for step in self.steps)
-        best = [step for step in self.steps if step.passed == most]
+        maximum = max(step.passed for step in self.steps)
+        best = [step for step in self.steps if step.passed == maximum]
         return best[len(best) // 2]
 
     def shown(self) -> list[Step]:

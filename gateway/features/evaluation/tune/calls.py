@@ -152,8 +152,8 @@ def histogram(points: Iterable[Point], *, due: bool) -> str:
     for point in points:
         if point.due is due:
             counts[min(BINS - 1, int(point.probability * BINS))] += 1
-    most = max(counts) or 1
-    return "".join(BARS[-(-count * (len(BARS) - 1) // most)] for count in counts)
+    maximum = max(counts) or 1
+    return "".join(BARS[-(-count * (len(BARS) - 1) // maximum)] for count in counts)
 
 
 def note(chosen: Tried, suite: str, day: str) -> str:

@@ -143,13 +143,13 @@ def choose(results: Sequence[Result]) -> Result:
     """
     base = results[0]
     able = [result for result in results if not result.failed and result.readings and same_words(result, base)]
-    most = max((len(result.readings) for result in able if result is not base), default=0)
+    maximum = max((len(result.readings) for result in able if result is not base), default=0)
     kinds = len({reading.kind for reading in base.readings})
     ranked = {
         place: found.mean
         for place, result in enumerate(able)
         if result is not base
-        and len(result.readings) >= most - TURN * kinds
+        and len(result.readings) >= maximum - TURN * kinds
         and (found := ratio(result, base)) is not None
         and found.low > 1
     }

@@ -50,10 +50,10 @@ class Facts(Struct, frozen=True):
     window: int | None = None
 
 
-def printable(text: object, most: int = SHOWN_CHARS) -> str:
+def printable(text: object, maximum: int = SHOWN_CHARS) -> str:
     """Text from a stranger's file, made safe for a terminal and for comments: one line, printable."""
     shown = "".join(char if char.isprintable() else "?" for char in str(text))
-    return shown if len(shown) <= most else shown[: most - 1] + "…"
+    return shown if len(shown) <= maximum else shown[: maximum - 1] + "…"
 
 
 def quantization(name: str) -> str:

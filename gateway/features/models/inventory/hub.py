@@ -24,7 +24,7 @@ PREFERRED = ("Q4_K_M", "Q4_K_S", "Q4_0", "Q4_1", "Q5_K_M", "Q8_0")
 """Preferred quantisations if the source names none: small, and hardly worse than the full model."""
 DESCRIBING = ("config.json", "tokenizer_config.json", "chat_template.jinja", "chat_template.json", "tokenizer.json")
 LARGEST_DESCRIBING = 64 * 1000 * 1000
-MOST_FOUND = 20
+MAX_FOUND = 20
 _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 
 
@@ -118,11 +118,11 @@ def search(words: str) -> list[Listed]:
             )
             for kind in kinds
             for one in HfApi().list_models(
-                search=words, filter=kind, sort="downloads", limit=MOST_FOUND,
+                search=words, filter=kind, sort="downloads", limit=MAX_FOUND,
                 expand=["downloads", "likes", "lastModified"],
             )
         }  # fmt: skip
-    return sorted(found.values(), key=lambda one: -one.downloads)[:MOST_FOUND]
+    return sorted(found.values(), key=lambda one: -one.downloads)[:MAX_FOUND]
 
 
 def _other(path: str) -> bool:

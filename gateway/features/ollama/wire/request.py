@@ -129,11 +129,11 @@ class Common(Asked, kw_only=True):
 
         Raises ProviderInvalidRequest.
         """
-        most = self.top_logprobs or 0
-        if not 0 <= most <= MAX_TOP_LOGPROBS:
+        maximum = self.top_logprobs or 0
+        if not 0 <= maximum <= MAX_TOP_LOGPROBS:
             message = f"top_logprobs: must be from 0 to {MAX_TOP_LOGPROBS}"
             raise ProviderInvalidRequest(message, param="top_logprobs")
-        return most if self.logprobs else None
+        return maximum if self.logprobs else None
 
     @property
     def unlimited(self) -> bool:

@@ -16,7 +16,7 @@ from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation
 from gateway.wire.stored import check_metadata
 
-MOST_ITEMS = 20
+MAX_ITEMS = 20
 """Items that one request may add: OpenAI's limit."""
 LONGEST_ID = 256
 """Characters of an item's id, by which it is found again."""
@@ -72,8 +72,8 @@ _add_decoder = msgspec.json.Decoder(AddItems)
 
 def check_items(items: list[Item]) -> None:
     """Raises what a request that sent them as input would raise."""
-    if len(items) > MOST_ITEMS:
-        raise ProviderInvalidRequest(f"items: at most {MOST_ITEMS} at a time", param="items")
+    if len(items) > MAX_ITEMS:
+        raise ProviderInvalidRequest(f"items: at most {MAX_ITEMS} at a time", param="items")
     conversation = Conversation()
     for position, item in enumerate(items):
         add_item(conversation, item, f"items[{position}]")

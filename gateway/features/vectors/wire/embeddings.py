@@ -19,11 +19,11 @@ from gateway.wire.body import Name
 from gateway.wire.chat import encode
 from gateway.wire.limits import Tier
 from gateway.wire.usage import read_usage, whole_number
-from gateway.wire.values import MOST_TOKENS
+from gateway.wire.values import MAX_TOKENS
 
 T = TypeVar("T")
 
-MOST_INPUTS = 2048
+MAX_INPUTS = 2048
 """OpenAI's limit."""
 
 
@@ -38,7 +38,7 @@ class CreateEmbedding(Struct):
     @classmethod
     def parse(cls, data: bytes) -> CreateEmbedding:
         """Raises ProviderInvalidRequest."""
-        return body.read(_embedding_decoder, data, MOST_TOKENS).checked()
+        return body.read(_embedding_decoder, data, MAX_TOKENS).checked()
 
     def checked(self) -> CreateEmbedding:
         """This request. Raises ProviderInvalidRequest for what no type says."""
@@ -46,8 +46,8 @@ class CreateEmbedding(Struct):
         if not given:
             raise ProviderInvalidRequest("input: at least one text is required", param="input")
         if isinstance(given, list):
-            if len(given) > MOST_INPUTS and not isinstance(given[0], int):
-                raise ProviderInvalidRequest(f"input: at most {MOST_INPUTS} texts at a time", param="input")
+            if len(given) > MAX_INPUTS and not isinstance(given[0], int):
+                raise ProviderInvalidRequest(f"input: at most {MAX_INPUTS} texts at a time", param="input")
             if len({isinstance(one, int) for one in given}) > 1:
                 raise ProviderInvalidRequest("input: texts or the tokens of one text, not both", param="input")
             if any(one == "" or one == [] for one in given):

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING
 
 import httpx2
 
-from gateway.features.agents.tools.mcp.results import MOST_VALUES, too_many_values
+from gateway.features.agents.tools.mcp.results import MAX_VALUES, too_many_values
 
 if TYPE_CHECKING:
     from mcp.client._transport import TransportStreams
 
-MOST_BYTES = 4 * 1024 * 1024
+MAX_BYTES = 4 * 1024 * 1024
 """Bytes of one answer."""
 
 
-MOST_EVENTS = 1000
+MAX_EVENTS = 1000
 """Events of one answer: a notification takes a millisecond, and a ping is answered by a request."""
 
 EVENT_ENDS = (b"\n\n", b"\r\r", b"\r\n\r\n")
@@ -31,17 +31,17 @@ class _Counted(httpx2.AsyncByteStream):
         self._ends = EVENT_ENDS if kind.startswith("text/event-stream") else ()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
-        left, events, held = MOST_BYTES, MOST_EVENTS, bytearray()
+        left, events, held = MAX_BYTES, MAX_EVENTS, bytearray()
         async for chunk in self._stream:
             left -= len(chunk)
             if left < 0:
-                raise httpx2.ReadError(f"the answer has over {MOST_BYTES} bytes")
+                raise httpx2.ReadError(f"the answer has over {MAX_BYTES} bytes")
             new = held[-3:] + chunk
             held += chunk
             if any(end in new for end in self._ends):
                 events -= sum(held.count(end) for end in self._ends)
                 if events < 0:
-                    raise httpx2.ReadError(f"the answer has over {MOST_EVENTS} events")
+                    raise httpx2.ReadError(f"the answer has over {MAX_EVENTS} events")
                 yield _checked(held)
                 held.clear()
         yield _checked(held)
@@ -52,7 +52,7 @@ class _Counted(httpx2.AsyncByteStream):
 
 def _checked(held: bytearray) -> bytes:
     if too_many_values(held):
-        raise httpx2.ReadError(f"the answer has over {MOST_VALUES} values")
+        raise httpx2.ReadError(f"the answer has over {MAX_VALUES} values")
     return bytes(held)
 
 
@@ -85,5 +85,5 @@ async def connect(url: str, headers: Mapping[str, str], seconds: float) -> Async
         transport=_Bounded(),
         trust_env=False,
     )
-    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MOST_BYTES) as streams:
+    async with client, streamable_http_client(url, http_client=client, max_sse_event_size=MAX_BYTES) as streams:
         yield streams

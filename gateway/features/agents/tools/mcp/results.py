@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("ctxgate")
 
-MOST_TOOLS = 128
+MAX_TOOLS = 128
 LONGEST_NAME, LONGEST_DESCRIPTION, LONGEST_SCHEMA = 100, 4000, 32 * 1024
 """Characters."""
-MOST_VALUES = 20_000
+MAX_VALUES = 20_000
 """JSON values of one message. To parse and check so many takes a tenth of a second, and a result shows far fewer."""
 
-_TOO_MANY = re.compile(rb'(?:(?:[^"\[{,]++|"(?:[^"\\\n]++|\\.)*+["\n]?+)*+[\[{,]){%d}' % MOST_VALUES, re.DOTALL)
+_TOO_MANY = re.compile(rb'(?:(?:[^"\[{,]++|"(?:[^"\\\n]++|\\.)*+["\n]?+)*+[\[{,]){%d}' % MAX_VALUES, re.DOTALL)
 
 Call = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """(the tool's name at its server, arguments) → result. Raises ToolError."""
 
 
 def too_many_values(text: bytes | bytearray) -> bool:
-    """Whether JSON, or server-sent events with it, has more than MOST_VALUES values; much cheaper than to parse it."""
+    """Whether JSON, or server-sent events with it, has more than MAX_VALUES values; much cheaper than to parse it."""
     return _TOO_MANY.match(text) is not None
 
 
@@ -44,8 +44,8 @@ def tools(server: str, settings: MCPServer, listed: Sequence[types.Tool], call: 
         if fault := _fault(each) or ("it is listed twice" if each.name in found else ""):
             log.warning("the MCP server %s: the tool %r is left out: %s", server, each.name[:LONGEST_NAME], fault)
             continue
-        if len(found) == MOST_TOOLS:
-            log.warning("the MCP server %s: only its first %d tools are used; `allow` chooses", server, MOST_TOOLS)
+        if len(found) == MAX_TOOLS:
+            log.warning("the MCP server %s: only its first %d tools are used; `allow` chooses", server, MAX_TOOLS)
             break
         found[each.name] = _tool(server, settings, each, call)
     return [*found.values()]
@@ -84,8 +84,8 @@ def _tool(server: str, settings: MCPServer, listed: types.Tool, call: Call) -> T
     )
 
 
-def result(given: types.CallToolResult, most: int, hide: Callable[[str], str]) -> dict[str, Any]:
-    """`{text, truncated}`, at most `most` characters of text. hide: hides secrets.
+def result(given: types.CallToolResult, maximum: int, hide: Callable[[str], str]) -> dict[str, Any]:
+    """`{text, truncated}`, at most `maximum` characters of text. hide: hides secrets.
 
     Raises ToolError, code `mcp_tool_failed`, for a result that is an error.
     """
@@ -94,8 +94,8 @@ def result(given: types.CallToolResult, most: int, hide: Callable[[str], str]) -
         parts = [json.dumps(given.structured_content, ensure_ascii=False)]
     text = hide("\n".join(parts))
     if given.is_error:
-        raise ToolError("mcp_tool_failed", text[:most] or "the tool failed and doesn't say why")
-    return {"text": text[:most], "truncated": len(text) > most}
+        raise ToolError("mcp_tool_failed", text[:maximum] or "the tool failed and doesn't say why")
+    return {"text": text[:maximum], "truncated": len(text) > maximum}
 
 
 def _text(part: types.ContentBlock) -> str:

@@ -37,13 +37,13 @@ class Server:
     """Any number of turns may share it. `aclose` ends it for good."""
 
     def __init__(
-        self, name: str, settings: MCPServer, folder: Path, most: int, hide: Callable[[str], str] = str
+        self, name: str, settings: MCPServer, folder: Path, maximum: int, hide: Callable[[str], str] = str
     ) -> None:
-        """folder: the process's working folder. most: characters of a result. hide: hides secrets in texts."""
+        """folder: the process's working folder. maximum: characters of a result. hide: hides secrets in texts."""
         self.name = name
         self.settings = settings
         self._folder = folder
-        self._most = most
+        self._maximum = maximum
         self._hide = hide
         self._connection: _Connection | None = None
         self._open: set[_Connection] = set()
@@ -74,7 +74,7 @@ class Server:
                 connection = await self._connected()
                 given = await connection.call(tool, arguments, self.settings.call_seconds)
         self._failures = 0
-        return results.result(given, self._most, self._hide)
+        return results.result(given, self._maximum, self._hide)
 
     async def aclose(self) -> None:
         self._closed = True

@@ -45,8 +45,8 @@ class Servers:
         for name, settings in wanted.items():
             if name not in self._servers:
                 folder = config.state_dir / "mcp" / name
-                most, hide = config.section(Rooms).tools.max_result_chars, hider(config.secrets)
-                self._servers[name] = Server(name, settings, folder, most, hide)
+                maximum, hide = config.section(Rooms).tools.max_result_chars, hider(config.secrets)
+                self._servers[name] = Server(name, settings, folder, maximum, hide)
         return [self._servers[name] for name in wanted]
 
     async def aclose(self) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 LONGEST_LINE = 4 * 1024 * 1024
 """Bytes of one message."""
-MOST_BYTES, MOST_LINES = 4 * LONGEST_LINE, 20_000
+MAX_BYTES, MAX_LINES = 4 * LONGEST_LINE, 20_000
 """The most that a server may write between two of our messages."""
 AT_ONCE = 64
 """Lines to read before others get the event loop."""
@@ -99,7 +99,7 @@ class Pipe:
             else:
                 why = self._flood(len(line))
                 if not why and results.too_many_values(line):
-                    why = f"it wrote a message of over {results.MOST_VALUES} values"
+                    why = f"it wrote a message of over {results.MAX_VALUES} values"
                 elif not why and self._wanted(line):
                     await deliver(line)
                 elif self._lines % AT_ONCE == 0:
@@ -115,9 +115,9 @@ class Pipe:
     def _flood(self, size: int) -> str:
         self._bytes += size
         self._lines += 1
-        if self._bytes > MOST_BYTES:
-            return f"it wrote over {MOST_BYTES} bytes that nobody asked for"
-        return f"it wrote over {MOST_LINES} lines that nobody asked for" if self._lines > MOST_LINES else ""
+        if self._bytes > MAX_BYTES:
+            return f"it wrote over {MAX_BYTES} bytes that nobody asked for"
+        return f"it wrote over {MAX_LINES} lines that nobody asked for" if self._lines > MAX_LINES else ""
 
     def _wanted(self, line: bytes) -> bool:
         try:
