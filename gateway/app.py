@@ -161,13 +161,13 @@ class _Server(uvicorn.Server):
         whose gateway is gone (`gateway.engines.guard`)."""
         now = time.monotonic()
         if self._told_to_end is None:
-            self._end_at_last()
+            self._arm_forced_exit()
             super().handle_exit(sig, frame)
         elif now - self._told_to_end > DOUBLED_SECONDS:
             signal.signal(sig, signal.SIG_DFL)
             signal.raise_signal(sig)
 
-    def _end_at_last(self) -> None:
+    def _arm_forced_exit(self) -> None:
         """Works without the event loop and the GIL."""
         self._told_to_end = time.monotonic()
         faulthandler.dump_traceback_later(END_SECONDS, exit=True)
@@ -198,7 +198,7 @@ class _Server(uvicorn.Server):
         """A closed terminal ends the gateway that it started; any other SIGHUP reloads."""
         if self._on_terminal and not sys.stderr.isatty():
             self.should_exit = True
-            self._end_at_last()
+            self._arm_forced_exit()
             return
         if self._certificate is not None:
             self._certificate.renew()

@@ -65,7 +65,7 @@ class GatewayError(Exception):
     lasting: its category is transient but its cause isn't; another model may answer.
     status: overrides the class's HTTP status where HTTP is more precise than the category (413, 405).
     details: further public fields of the error body (e.g. both token counts).
-    booked: the request log already has it, as the outcome of a model's answer.
+    logged: the request log already has it, as the outcome of a model's answer.
     """
 
     category: ClassVar[Category]
@@ -76,7 +76,7 @@ class GatewayError(Exception):
     exit_code: ClassVar[int]
     transient: bool = False
     lasting: bool = False
-    booked: bool = False
+    logged: bool = False
 
     def __init__(
         self,

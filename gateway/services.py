@@ -16,7 +16,7 @@ from gateway.observe.vitals import Vitals
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.observe.request_log import Party, Total
+    from gateway.observe.request_log import Total, UsageKey
     from gateway.store import Store
 
 
@@ -118,7 +118,7 @@ class Services:
         if not totals or not self.gateway.config.log.usage_days:
             return
         try:
-            add: Callable[[Store, Mapping[Party, Total]], Awaitable[None]] = offered("add_usage")
+            add: Callable[[Store, Mapping[UsageKey, Total]], Awaitable[None]] = offered("add_usage")
             await add(await self.store(), totals)
         except BaseException:
             request_log.usage.put_back(totals)

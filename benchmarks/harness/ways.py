@@ -151,7 +151,7 @@ def server(
 def window_of(model: Loaded) -> int:
     """The context window that `ctxgate add` chooses. Raises NotMeasured."""
     try:
-        window = inventory.look(load(_config(model)), str(model.weights), name=f"{model.name}-again").window
+        window = inventory.identify(load(_config(model)), str(model.weights), name=f"{model.name}-again").window
     except GatewayError as error:
         raise NotMeasured(str(error)) from error
     assert window is not None, "a file's window is known"

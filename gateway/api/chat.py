@@ -1,8 +1,8 @@
 """`POST /v1/chat/completions`: the hot route.
 
 `Chat.answer` answers a request; a `StreamedAnswer` sends chunks. It writes to a `Client`: `ASGIClient` behind any ASGI
-server, `ChatCycle` behind the fast protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a task
-for each request.
+server, `ChatCycle` behind the fast protocol (`gateway.server.fast_protocol`), which saves the scope, the messages and a
+task for each request.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Chat:
                     answer = with_tier(answer, request.serving.tier)
                 await client.whole(200, answer_headers(run), answer)
         except GatewayError as error:
-            if not error.booked:
+            if not error.logged:
                 self.gateway.request_log.refused("chat", caller, error, body)
             await respond_error(client, error)
         except Exception:

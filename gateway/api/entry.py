@@ -116,7 +116,7 @@ class API:
         except GatewayError as error:
             if started:
                 raise
-            if method == "POST" and not error.booked:
+            if method == "POST" and not error.logged:
                 self._refused(scope, error)
             await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), error, path)
         except Exception:

@@ -23,12 +23,12 @@ from gateway.services import Services
 
 FRESH_SECONDS = 1.0
 """The greatest age of a look that lists still use."""
-LOOK_SECONDS = 10.0
+SURVEY_SECONDS = 10.0
 """How long a list waits for a look: a network disk may never answer."""
 
 
-class Seen(Struct, frozen=True):
-    """What one look found.
+class Survey(Struct, frozen=True):
+    """What one survey found.
 
     routes: those that it looked at. available: names of the models that can be served. files: the size in bytes and the
     time of the last change, in seconds since 1970, of each model's file; folders have none. changed: that time of
@@ -46,56 +46,56 @@ class Seen(Struct, frozen=True):
 
 
 class Listing:
-    """The last look of this process."""
+    """The last survey of this process."""
 
     def __init__(self, services: Services) -> None:
         self._gateway = services.gateway
-        self._seen: Seen | None = None
+        self._seen: Survey | None = None
         self._at = 0.0
-        self._looking: asyncio.Task[Seen] | None = None
+        self._survey_task: asyncio.Task[Survey] | None = None
 
-    async def look(self) -> Seen:
-        """Looks, unless the last look is fresh. Raises ProviderUnavailable if it takes longer than LOOK_SECONDS."""
+    async def survey(self) -> Survey:
+        """What there is, unless the last survey is fresh. Raises ProviderUnavailable after SURVEY_SECONDS."""
         seen = self._seen
         if seen is not None and seen.routes is self._gateway.routes and time.monotonic() - self._at < FRESH_SECONDS:
             return seen
-        if self._looking is None:
-            self._looking = asyncio.create_task(self._look(), name="look at the models")
+        if self._survey_task is None:
+            self._survey_task = asyncio.create_task(self._survey(), name="survey the models")
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                # A caller may leave; the look continues for the others.
-                return await asyncio.shield(self._looking)
+            async with asyncio.timeout(SURVEY_SECONDS):
+                # A caller may leave; the survey continues for the others.
+                return await asyncio.shield(self._survey_task)
         except TimeoutError:
-            message = f"the folders of the models don't answer within {LOOK_SECONDS:g} s"
+            message = f"the folders of the models don't answer within {SURVEY_SECONDS:g} s"
             raise ProviderUnavailable(message, retry_after=5) from None
 
-    async def _look(self) -> Seen:
+    async def _survey(self) -> Survey:
         try:
             self._at = time.monotonic()
-            self._seen = await look(self._gateway)
+            self._seen = await survey(self._gateway)
             return self._seen
         finally:
-            self._looking = None
+            self._survey_task = None
 
     async def aclose(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
-            await asyncio.wait({self._looking})
+        if self._survey_task is not None:
+            self._survey_task.cancel()
+            await asyncio.wait({self._survey_task})
 
 
-async def look(gateway: Gateway) -> Seen:
-    """Looks at the files of all models, and at the addresses of those without weights."""
+async def survey(gateway: Gateway) -> Survey:
+    """Checks the files of all models, and the addresses of those without weights."""
     routes = gateway.routes
     engines = {name: route.engine for name, route in routes.items() if route.engine is not None}
     idle = [engine for engine in engines.values() if engine.current_backend is None]
     paths = {name: route.model.path for name, route in routes.items() if route.model.path is not None}
-    without, files, changed = await asyncio.to_thread(_look_at_files, idle, paths, gateway.config.source)
+    without, files, changed = await asyncio.to_thread(_stat_files, idle, paths, gateway.config.source)
     served = await asyncio.gather(*(engine.launcher.served_already() for engine in without))
     gone = {engine.name for engine, there in zip(without, served, strict=True) if not there}
-    return Seen(routes, frozenset(routes.keys() - gone), files, changed)
+    return Survey(routes, frozenset(routes.keys() - gone), files, changed)
 
 
-def _look_at_files(
+def _stat_files(
     engines: Iterable[Engine], paths: Mapping[str, Path], source: Path
 ) -> tuple[list[Engine], dict[str, tuple[int, float]], float]:
     without = [engine for engine in engines if weights_missing(engine.model) is not None]

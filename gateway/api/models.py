@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
-from gateway.api.listing import Listing, Seen
+from gateway.api.listing import Listing, Survey
 from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.core.permission import check
@@ -21,7 +21,7 @@ ENDPOINTS = {"chat": (), "embedding": ("embeddings",)}
 """The capabilities that a role adds, where they aren't its own name."""
 
 
-def model_object(gateway: Gateway, seen: Seen, route: Route) -> dict[str, Any]:
+def model_object(gateway: Gateway, seen: Survey, route: Route) -> dict[str, Any]:
     """OpenAI's object with Anthropic's fields, and the context length under the names that clients look for.
 
     Asks no engine and no file. Leaves out unknown values.
@@ -60,7 +60,7 @@ def _of_roles(model: Model) -> Iterator[str]:
         yield from ENDPOINTS.get(role, (role,))
 
 
-def model_list(gateway: Gateway, seen: Seen, routes: Sequence[Route]) -> dict[str, Any]:
+def model_list(gateway: Gateway, seen: Survey, routes: Sequence[Route]) -> dict[str, Any]:
     data = [model_object(gateway, seen, route) for route in routes]
     return {
         "object": "list",
@@ -73,7 +73,7 @@ def model_list(gateway: Gateway, seen: Seen, routes: Sequence[Route]) -> dict[st
 
 async def models(request: Request) -> ASGIApp:
     all = request.flag("all")
-    seen = await request.services.shared(Listing).look()
+    seen = await request.services.shared(Listing).survey()
     # Some formats show only in the model's files: read those now, for the next listing.
     request.services.shared(Inspections).begin(
         route for route in seen.listed(all=False) if not route.sender.capability.evidence
@@ -85,7 +85,7 @@ async def model(request: Request) -> ASGIApp:
     route, all = request.gateway.route(request.path_params["name"]), request.flag("all")
     if not all and (error := await route.server.missing()) is not None:
         raise error
-    return JSON(model_object(request.gateway, await request.services.shared(Listing).look(), route))
+    return JSON(model_object(request.gateway, await request.services.shared(Listing).survey(), route))
 
 
 async def start(request: Request) -> ASGIApp:
@@ -143,7 +143,7 @@ class Inspections:
         for route in routes:
             if route not in self._tasks:
                 task = self._tasks[route] = asyncio.create_task(
-                    route.sender.capability.look(), name=f"inspect {route.model.name}"
+                    route.sender.capability.detect(), name=f"inspect {route.model.name}"
                 )
                 task.add_done_callback(partial(self._ended, route))
 

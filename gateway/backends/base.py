@@ -215,7 +215,7 @@ class Seat(Protocol):
         `join`."""
         ...
 
-    def back(self) -> None:
+    def count_in(self) -> None:
         """The reply was closed while it was put aside: counts it as in flight, so that it can leave like any other."""
         ...
 

@@ -15,7 +15,7 @@ SLACK = 2
 UNKNOWN = 1 << 30
 MAX_PREFIXES = 4096
 """Prompt prefixes to remember for each server."""
-MAX_LOOKS = 32
+MAX_COMPARED = 32
 """How many servers that have the same prefix to compare; a prefix that more of them have says little."""
 
 
@@ -102,7 +102,7 @@ class ServerChoice(Generic[S]):
                 continue
             free = [
                 server
-                for server in islice(reversed(holders), MAX_LOOKS)
+                for server in islice(reversed(holders), MAX_COMPARED)
                 if server.load < maximum
                 and (anywhere_full or server.load < server.slots)
                 and server.healthy

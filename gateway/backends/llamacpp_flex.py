@@ -382,7 +382,7 @@ class FlexReply(Reply):
             self._reply.close()
         if self._away and self._seat is not None:
             self._away = False
-            self._seat.back()
+            self._seat.count_in()
         if (saving := self._saving) is not None:
             forgetting = self._backend.forgetting
             finished = asyncio.create_task(self._discard(saving), name="forget an answer")

@@ -18,7 +18,7 @@ from gateway.errors import ProviderInvalidRequest
 if TYPE_CHECKING:
     import psutil
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """Bound on a look at one address."""
 
 
@@ -62,7 +62,7 @@ def listens(server: Server) -> bool:
     address = str(server.uds) if server.uds is not None else (host, server.port)
     try:
         with socket.socket(family) as probe:
-            probe.settimeout(LOOK_SECONDS)
+            probe.settimeout(POLL_SECONDS)
             probe.connect(address)
             return True
     except OSError:

@@ -67,55 +67,71 @@ class CapabilityFinder:
         if known is None:
             known = await self._ask(backend, past=request.past_calls)
             # Backends of engines that are gone are forgotten.
-            kept = {of: can for of, can in self.known.items() if of[0] is backend or of[0].unread != backend.unread}
+            kept = {
+                of: capabilities
+                for of, capabilities in self.known.items()
+                if of[0] is backend or of[0].unread != backend.unread
+            }
             self.known = {**kept, key: known}
         return known
 
-    async def escaping(self, request: ChatRequest, backend: Backend, can: ModelCapabilities) -> ModelCapabilities:
-        """What the request needs, if its texts hold control tokens of the model; else `can`.
+    async def escaping(
+        self, request: ChatRequest, backend: Backend, capabilities: ModelCapabilities
+    ) -> ModelCapabilities:
+        """What the request needs, if its texts hold control tokens of the model; else `capabilities`.
 
         Call it if `may_need_escape` and the backend escapes. The gateway itself reads the answer of a server that takes
         token ids, since only the endpoint for plain prompts does. Raises as `find` does.
         """
         tokens = await backend.control_tokens()
         if tokens is None or not tokens:
-            return can
+            return capabilities
         for json in (bytes(request.fields["messages"]), request.tools or b""):
             if await aside(len(json), tokens.slow, json):
                 await _search_slowly(tokens, json)
-                return can
-        if not await aside(request.size, needs_escape, request, tokens, can.dialect):
-            return can
+                return capabilities
+        if not await aside(request.size, needs_escape, request, tokens, capabilities.dialect):
+            return capabilities
         if self._escaping[0] is not backend:
             self._escaping = backend, {}
         kept = self._escaping[1]
         with_tools = request.tools is not None
         key = request.past_calls, with_tools
         if key not in kept:
-            can = await self._ask(backend, past=request.past_calls)
+            capabilities = await self._ask(backend, past=request.past_calls)
             notation = await backend.notation()
             if backend.opens_escaped or notation is None:
-                kept[key] = replace(can, control_tokens=tokens, opens_escaped=backend.opens_escaped)
+                kept[key] = replace(capabilities, control_tokens=tokens, opens_escaped=backend.opens_escaped)
             else:
-                reader = can.dialect
+                reader = capabilities.dialect
                 if reader.untouched and not with_tools:
                     reader = registry.get("auto")
                 notation = None if reader.untouched else notation
-                kept[key] = replace(can, reader=reader, dialect=reader, notation=notation, control_tokens=tokens)
+                kept[key] = replace(
+                    capabilities, reader=reader, dialect=reader, notation=notation, control_tokens=tokens
+                )
         return kept[key]
 
-    def deciding(self, can: ModelCapabilities) -> ModelCapabilities:
+    def deciding(self, capabilities: ModelCapabilities) -> ModelCapabilities:
         """For a request with a threshold of its own. Raises ProviderInvalidRequest if no answer can be held to it."""
-        if self._model.runtime not in DECIDED or can.reader.untouched:
-            cause = "the engine reads its calls" if can.reader.untouched else f"its runtime is {self._model.runtime}"
+        if self._model.runtime not in DECIDED or capabilities.reader.untouched:
+            cause = (
+                "the engine reads its calls"
+                if capabilities.reader.untouched
+                else f"its runtime is {self._model.runtime}"
+            )
             raise ProviderInvalidRequest(
                 f"the model {self._model.name} can't hold an answer to a call_threshold: {cause}; leave it out",
                 param="call_threshold",
             )
         # Any threshold makes the grammars that are needed; the request's own takes its place once they're there.
-        return can if can.notation is None or can.threshold is not None else replace(can, threshold=NEVER)
+        return (
+            capabilities
+            if capabilities.notation is None or capabilities.threshold is not None
+            else replace(capabilities, threshold=NEVER)
+        )
 
-    async def look(self) -> None:
+    async def detect(self) -> None:
         """Detects the format from the model's files; asks no engine."""
         if not self.evidence:
             await self._detect(await asyncio.to_thread(about, self._model.path))

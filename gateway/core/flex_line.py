@@ -67,7 +67,7 @@ class FlexLine:
         finally:
             self.inside -= 1
 
-    def look(self) -> None:
+    def admit_next(self) -> None:
         """Lets the next requests go, after one has left the server."""
         while self._waiting and self._free():
             turn = next(iter(self._waiting))
@@ -106,7 +106,7 @@ class FlexLine:
         except TimeoutError:
             pass
         except asyncio.CancelledError:
-            asyncio.get_running_loop().call_soon(self.look)  # its turn is the next one's
+            asyncio.get_running_loop().call_soon(self.admit_next)  # its turn is the next one's
             raise
         finally:
             waiting.pop(turn, None)

@@ -39,7 +39,7 @@ class RequestMeter:
         self._asked = model, stream
         self._api: ApiName = api
         self._caller = caller
-        self._book = book
+        self._log = book
 
     def came(self, payloads: int) -> None:
         """Counts payloads of a stream."""
@@ -60,7 +60,7 @@ class RequestMeter:
         if self._caller.meter is not None:
             self._caller.meter.spend(self.usage, now)
         times = self._began, now, self.first
-        self._book((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api, self._caller))
+        self._log((*self._asked, outcome, *times, self.usage, self.chunks, None, None, self._api, self._caller))
 
 
 class Passthrough:
@@ -78,9 +78,9 @@ class Passthrough:
         """Raises the error that a 200 contains, or ProviderInvalidResponse for a body that no client could read."""
         body = await self._reply.whole()
         if len(body) > LARGE:
-            await aside(len(body), self._look, body)
+            await aside(len(body), self._inspect, body)
         else:
-            self._look(body)
+            self._inspect(body)
         return body
 
     async def payloads(self) -> list[bytes]:
@@ -89,22 +89,22 @@ class Passthrough:
         payloads = await self._reply.payloads()
         if payloads:
             if not self._last:
-                await aside(len(payloads[0]), self._look, payloads[0])
+                await aside(len(payloads[0]), self._inspect, payloads[0])
             self._last = payloads[-1]
             if b'"error"' in self._last:
-                await aside(len(self._last), self._look, self._last)
+                await aside(len(self._last), self._inspect, self._last)
             self._count.came(len(payloads))
             return payloads
         if not self._reply.done:
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         if self._last:
-            await aside(len(self._last), self._look, self._last)
+            await aside(len(self._last), self._inspect, self._last)
         return []
 
     def push_to(self, sink: Sink) -> None:
         """Does nothing: every payload has to pass through here."""
 
-    def _look(self, payload: bytes) -> None:
+    def _inspect(self, payload: bytes) -> None:
         try:
             found = _decode(payload)
             usage = read_usage(bytes(found.usage))

@@ -132,7 +132,7 @@ class Route:
                 self.requests.waiting.pop(request, None)
             request.serving.tell()
             if request.serving.tier == "flex":
-                return await self._sit_down(request, engine, backend, monotonic() - came)
+                return await self._open_preemptible(request, engine, backend, monotonic() - came)
         try:
             return await self._send(request, backend)
         except BaseException as error:
@@ -141,7 +141,9 @@ class Route:
             engine.requests.leave(rank_of(request.serving.tier))
             raise
 
-    async def _sit_down(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Accepted:
+    async def _open_preemptible(
+        self, request: ChatRequest, engine: Engine, backend: Backend, waited: float
+    ) -> Accepted:
         """Like `_take_place`, for a flex request, whose answer may be put aside."""
         from gateway.engines.seat import EngineSeat
 
@@ -157,7 +159,7 @@ class Route:
             engine.requests.leave(rank_of(request.serving.tier))
             raise
         if (reply := accepted[0].flexible) is not None:
-            engine.requests.hosts(reply, EngineSeat(engine.requests, request, waited, engine.progress))
+            engine.requests.register_preemptible(reply, EngineSeat(engine.requests, request, waited, engine.progress))
         return accepted
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
@@ -170,7 +172,7 @@ class Route:
             parallel = self.model.engine.parallel
             places = parallel * max(1, len(self.model.replicas)) if parallel is not None else None
             self.line = line = FlexLine(self.model.name, lambda: self._load(line), places)
-            self.requests.on_end(line.look)
+            self.requests.on_end(line.admit_next)
         return self.line.place(self._limits(), tell)
 
     def _load(self, line: FlexLine) -> Load:
@@ -185,7 +187,7 @@ class Route:
         if request.recorded or self._request_log.bodies:
             recording = self._request_log.keep(recorded(request.fields, self.sender.capability.reader.name))
         # fmt: off
-        self._book((
+        self._log((
             self.model.name, request.stream, outcome_of(error), began, monotonic(), 0.0,
             NOTHING, 0, None, recording, request.api, request.caller,
         ))
@@ -209,13 +211,13 @@ class Route:
             usage = usage or run.guessed_usage()
             meter.spend(usage, now)
         # fmt: off
-        self._book((
+        self._log((
             self.model.name, run.stream, run.outcome, run.began, now, run.first,
             usage, contents.chunks, mended, recording, run.api, caller,
         ))
         # fmt: on
 
-    def _book(self, row: Row) -> None:
+    def _log(self, row: Row) -> None:
         rows = self._request_log.rows
         rows.append(row)
         if len(rows) >= UNSETTLED:
@@ -277,7 +279,7 @@ class Route:
 
     def count(self, api: ApiName, caller: Caller = NOBODY, *, stream: bool) -> RequestMeter:
         """Meters a request that isn't a chat. Call its `end`."""
-        return RequestMeter(self.model.name, api, stream, self._book, caller)
+        return RequestMeter(self.model.name, api, stream, self._log, caller)
 
     async def count_tokens(self, request: ChatRequest) -> int | None:
         """See `Sender.count_tokens`. An image that the model doesn't get counts as what takes its place."""

@@ -32,9 +32,9 @@ from gateway.request.prepare import (
     Terms,
     TermsCache,
     blocks,
+    derive_terms,
     prepare,
     prepare_prompt,
-    work_out,
 )
 from gateway.request.template_rules import conforming
 from gateway.schema.pool import Threads
@@ -82,13 +82,13 @@ class Sender:
         """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
         if request.tools is not None and not self._model.parallel_tool_calls:
             request = request.calling_once()
-        can = await self._capabilities(request, backend)
+        capabilities = await self._capabilities(request, backend)
         try:
-            return await self._send_once(request, backend, can)
+            return await self._send_once(request, backend, capabilities)
         except ProviderInvalidRequest as error:
-            if not can.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
+            if not capabilities.examples or request.tools is None or error.code != CONTEXT_LENGTH_EXCEEDED:
                 raise
-        return await self._send_once(request, backend, can.without_examples())
+        return await self._send_once(request, backend, capabilities.without_examples())
 
     def completion_fields(self, given: Mapping[str, Raw]) -> dict[str, Raw]:
         """The fields of a request for a plain prompt, with the model's settings."""
@@ -103,10 +103,10 @@ class Sender:
 
     async def count_tokens(self, request: ChatRequest, backend: Backend) -> int | None:
         """The length of the request's prompt in tokens; None if the engine can't tell without answering it."""
-        can = await self.capability.find(request, backend)
+        capabilities = await self.capability.find(request, backend)
         if backend.escapes and may_need_escape(request):
-            can = await self.capability.escaping(request, backend, can)
-        asked = request.size, prepare_prompt, request, self._settings, can
+            capabilities = await self.capability.escaping(request, backend, capabilities)
+        asked = request.size, prepare_prompt, request, self._settings, capabilities
         try:
             return await backend.count_tokens(await aside(*asked))
         except ProviderInvalidRequest as error:
@@ -135,22 +135,22 @@ class Sender:
     async def _capabilities(self, request: ChatRequest, backend: Backend) -> ModelCapabilities:
         capability = self.capability
         plain = request.plain and not self._keeps_reasoning(request)
-        can = capability.plain if plain else capability.known.get((backend, request.past_calls))
-        if can is None:
-            can = await capability.find(request, backend, plain=plain)
+        capabilities = capability.plain if plain else capability.known.get((backend, request.past_calls))
+        if capabilities is None:
+            capabilities = await capability.find(request, backend, plain=plain)
         if request.call_threshold is not None:
-            can = capability.deciding(can)
+            capabilities = capability.deciding(capabilities)
         if backend.escapes and may_need_escape(request):
-            can = await capability.escaping(request, backend, can)
-        return can
+            capabilities = await capability.escaping(request, backend, capabilities)
+        return capabilities
 
     def _keeps_reasoning(self, request: ChatRequest) -> bool:
         """Whether it is in doubt what the template does with reasoning that a plain request may hold."""
         return self._model.keep_reasoning == "always" and mentions_reasoning(request.fields["messages"])
 
-    async def _send_once(self, request: ChatRequest, backend: Backend, can: ModelCapabilities) -> Accepted:
-        terms = self._terms.get(request, can) or await self._work_out(request, can)
-        given = request, self._settings, can, terms
+    async def _send_once(self, request: ChatRequest, backend: Backend, capabilities: ModelCapabilities) -> Accepted:
+        terms = self._terms.get(request, capabilities) or await self._work_out(request, capabilities)
+        given = request, self._settings, capabilities, terms
         prepared = prepare(*given) if request.size <= LARGE else await aside(request.size, prepare, *given)
         if terms.check is not None and not await _compiles(
             self._schemas, terms.check, trusted=terms.method != "checked"
@@ -170,12 +170,12 @@ class Sender:
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
         return reply, self._reader(request, prepared, terms, reply), backend, enforced
 
-    async def _work_out(self, request: ChatRequest, can: ModelCapabilities) -> Terms:
-        if blocks(request, can):
-            terms = await self._schemas.run(work_out, request, self._settings, can)
+    async def _work_out(self, request: ChatRequest, capabilities: ModelCapabilities) -> Terms:
+        if blocks(request, capabilities):
+            terms = await self._schemas.run(derive_terms, request, self._settings, capabilities)
         else:
-            terms = await aside(request.size, work_out, request, self._settings, can)
-        self._terms.keep(request, can, terms)
+            terms = await aside(request.size, derive_terms, request, self._settings, capabilities)
+        self._terms.keep(request, capabilities, terms)
         return terms
 
     def _reader(self, request: ChatRequest, prepared: Prepared, terms: Terms, reply: Reply) -> Answer:

@@ -50,8 +50,8 @@ class Claim(Struct, frozen=True):
 
 class Resident(Struct, frozen=True):
     """An engine that holds memory. ready_since and idle_since: by the clock of `plan`'s `now`. rank: the best of its
-    requests in flight or, if it is idle, of the last one. pauses: it has been idle for longer than its stay between two
-    requests, the last time that this was seen."""
+    requests in flight or, if it is idle, of the last one. pauses: its last idle gap between
+    two requests exceeded its stay."""
 
     key: object
     name: str

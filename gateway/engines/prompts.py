@@ -39,7 +39,7 @@ async def live(model: Model, recipe: Recipe, saved: SavedPrompts | None) -> Live
     except OSError as error:
         saved.troubles.failed(error)
         return None
-    await saved.look_ahead(model.name)
+    await saved.check_ahead(model.name)
     return LivePrompts(
         saved, model.name, lambda: prints(model, recipe), began_with, lambda: anywhere(model, recipe, saved)
     )

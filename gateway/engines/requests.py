@@ -122,7 +122,7 @@ class EngineRequests:
         if not places.in_flight:
             self._engine.emptied()
 
-    def hosts(self, reply: Flexible, seat: EngineSeat) -> None:
+    def register_preemptible(self, reply: Flexible, seat: EngineSeat) -> None:
         """Registers an answer that can be put aside for other requests."""
         self.places.host(reply, seat)
         self.backend = None

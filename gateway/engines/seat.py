@@ -18,7 +18,7 @@ class SeatHost(Protocol):
     def enter(self, rank: int) -> None: ...
     def leave(self, rank: int = ...) -> None: ...
     async def join_again(self, key: object, waited: float) -> Backend: ...
-    def hosts(self, reply: Flexible, seat: EngineSeat) -> None: ...
+    def register_preemptible(self, reply: Flexible, seat: EngineSeat) -> None: ...
 
 
 class EngineSeat:
@@ -43,11 +43,11 @@ class EngineSeat:
         self.waited += monotonic() - self._left
         return backend.flexible() or backend
 
-    def back(self) -> None:
+    def count_in(self) -> None:
         self._requests.enter(FLEX)
 
     def taken(self, reply: Flexible) -> None:
-        self._requests.hosts(reply, self)
+        self._requests.register_preemptible(reply, self)
 
     def describe(self) -> str:
         return str(self._progress(self._key) or "")

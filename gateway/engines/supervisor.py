@@ -75,7 +75,7 @@ class Supervisor:
         failed_before = False
         while True:
             try:
-                await self._look(ticks)
+                await self._check(ticks)
             except Exception:
                 # A backend can be the user's own. If its bug ended the supervisor, the engine's end would go unnoticed.
                 if not failed_before:
@@ -85,7 +85,7 @@ class Supervisor:
                 return
             ticks += 1
 
-    async def _look(self, ticks: int) -> None:
+    async def _check(self, ticks: int) -> None:
         engine = self._engine
         if ticks % MEASURE_TICKS == 0:
             await engine.measure(with_gpu=ticks % MEASURE_GPU_TICKS == 0)

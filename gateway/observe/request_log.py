@@ -63,7 +63,7 @@ class Failure(str):
 def outcome_of(error: BaseException) -> Outcome:
     """The outcome of an answer that raised this. Marks an error as logged."""
     if isinstance(error, GatewayError):
-        error.booked = True
+        error.logged = True
         return Failure.of(error)
     return InternalError.category if isinstance(error, Exception) else LEFT
 
@@ -318,7 +318,7 @@ class Total(Struct, gc=False):
     pictures: int = 0
 
 
-Party = tuple[str, str, str, str]
+UsageKey = tuple[str, str, str, str]
 """The dimensions of usage: day (UTC, as 2026-11-23), key, model, client."""
 
 
@@ -326,7 +326,7 @@ class UnsavedTotals:
     """Totals that the store doesn't have yet."""
 
     def __init__(self) -> None:
-        self._totals: dict[Party, Total] = {}
+        self._totals: dict[UsageKey, Total] = {}
 
     def add(self, day: float, model: str, api: ApiName, caller: Caller, more: Total) -> None:
         """day: since 1970."""
@@ -334,17 +334,17 @@ class UnsavedTotals:
         client = caller.client or (api if api in _INTERNAL else "")
         self._add((date, caller.key, model, client), more)
 
-    def take(self) -> dict[Party, Total]:
+    def take(self) -> dict[UsageKey, Total]:
         """The totals since the last call."""
         totals, self._totals = self._totals, {}
         return totals
 
-    def put_back(self, totals: Mapping[Party, Total]) -> None:
+    def put_back(self, totals: Mapping[UsageKey, Total]) -> None:
         """Returns totals that the store couldn't take."""
         for party, old in totals.items():
             self._add(party, old)
 
-    def _add(self, party: Party, more: Total) -> None:
+    def _add(self, party: UsageKey, more: Total) -> None:
         before = self._totals.get(party, Total())
         self._totals[party] = Total(*map(add, astuple(before), astuple(more)))
 

@@ -59,7 +59,7 @@ class Doctor:
         self._turns: OrderedDict[int, _Turn] = OrderedDict()
         self._count = 0
 
-    def look(self, tools: bytes, messages: bytes, owner: str = "") -> list[PromptFinding]:
+    def compare(self, tools: bytes, messages: bytes, owner: str = "") -> list[PromptFinding]:
         """Where the request's tools and messages differ from the previous turn's; [] if they only continue them.
 
         Both are JSON arrays, tools may be empty. owner: only requests of the same one are compared. Raises nothing that

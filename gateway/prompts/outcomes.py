@@ -47,7 +47,7 @@ class Outcomes:
     def complete(self, turn: Turn, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
         """See `Turn.answered`."""
         told = self._counted(turn, usage, began, first)
-        found = self._doctor.look(*turn.asked, turn.owner) if turn.asked is not None else []
+        found = self._doctor.compare(*turn.asked, turn.owner) if turn.asked is not None else []
         return {**told, "prefix": [str(each) for each in found]} if found else told
 
     def _counted(self, turn: Turn, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:

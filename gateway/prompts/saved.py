@@ -145,7 +145,7 @@ class SavedPrompts:
 
     # Restoring
 
-    async def look_ahead(self, model: str) -> None:
+    async def check_ahead(self, model: str) -> None:
         """An engine of that model loads: begins to check the prompt that was used last, whose conversation is the
         likeliest to go on. Raises nothing."""
         try:

@@ -17,7 +17,7 @@ from gateway.prompts.slots import MANY, MAX_HOSTED, Hosted, Owners, Slot
 
 log = logging.getLogger("ctxgate")
 
-LOOK_SECONDS, LOOK_AGAIN = 2.0, 0.005
+POLL_SECONDS, POLL_INTERVAL = 2.0, 0.005
 """How long a request waits until earlier ones are seen in their slots, and how long between two looks."""
 
 
@@ -146,25 +146,25 @@ class SlotTable:
         """Before the gateway chooses a slot: finds the slots that the engine chose for other requests, also those of
         other programs."""
         if self._unplaced or not self._alone:
-            await self._look_until(server, lambda: not self._unseen)
+            await self._poll_until(server, lambda: not self._unseen)
 
     async def see_placed(self, server: SlotServer) -> None:
         """Before the engine chooses a slot: waits until it works in the slots that the gateway chose."""
         if any(slot.busy and not slot.seen for slot in self.slots):
-            await self._look_until(server, lambda: not any(slot.busy and not slot.seen for slot in self.slots))
+            await self._poll_until(server, lambda: not any(slot.busy and not slot.seen for slot in self.slots))
 
-    async def _look_until(self, server: SlotServer, seen: Callable[[], bool]) -> None:
-        """Looks at least once; gives up after LOOK_SECONDS."""
+    async def _poll_until(self, server: SlotServer, seen: Callable[[], bool]) -> None:
+        """Polls at least once; gives up after POLL_SECONDS."""
         try:
-            async with asyncio.timeout(LOOK_SECONDS):
-                while await self._look(server):
+            async with asyncio.timeout(POLL_SECONDS):
+                while await self._poll(server):
                     if seen():
                         return
-                    await asyncio.sleep(LOOK_AGAIN)
+                    await asyncio.sleep(POLL_INTERVAL)
         except TROUBLE as error:
             log.debug("an engine's slots can't be read: %s", error)
 
-    async def _look(self, server: SlotServer) -> bool:
+    async def _poll(self, server: SlotServer) -> bool:
         """Notes in which slots the engine works; False if it doesn't say."""
         found = await server.held()
         if found is None:

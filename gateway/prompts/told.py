@@ -45,5 +45,5 @@ class ToldTurn:
                 prompts.seconds_per_token = (first - began) / (prompt - cached)
             if helped := min(self._restored, cached):
                 told |= {"restored_tokens": helped, "seconds_saved": round(helped * prompts.seconds_per_token, 3)}
-        places = prompts.doctor.look(*self._asked, self._owner) if self._asked is not None else []
+        places = prompts.doctor.compare(*self._asked, self._owner) if self._asked is not None else []
         return {**told, "prefix": [str(place) for place in places]} if places else told

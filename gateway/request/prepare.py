@@ -224,61 +224,65 @@ class TermsCache:
     def __init__(self) -> None:
         self._kept: dict[tuple[object, ...], Terms] = {}
 
-    def get(self, request: ChatRequest, can: ModelCapabilities) -> Terms | None:
-        """None if `work_out` has to find them."""
-        if request.plain and can.control_tokens is None:
-            return Terms(can.reader)
+    def get(self, request: ChatRequest, capabilities: ModelCapabilities) -> Terms | None:
+        """None if `derive_terms` has to find them."""
+        if request.plain and capabilities.control_tokens is None:
+            return Terms(capabilities.reader)
         if request.constrained or request.tool_choice is not None:
-            return self._kept.get(_key(request, can))
-        return self._kept.get((can, request.tools, request.parallel_tool_calls))
+            return self._kept.get(_key(request, capabilities))
+        return self._kept.get((capabilities, request.tools, request.parallel_tool_calls))
 
-    def keep(self, request: ChatRequest, can: ModelCapabilities, terms: Terms) -> None:
+    def keep(self, request: ChatRequest, capabilities: ModelCapabilities, terms: Terms) -> None:
         """Forgets the oldest if there are too many. Keeps no long ones, so that all together stay small."""
-        key = _key(request, can)
+        key = _key(request, capabilities)
         if sum(len(part) for part in key if isinstance(part, bytes)) <= MAX_KEPT_BYTES:
             self._kept[key] = terms
             if len(self._kept) > MAX_KEPT:
                 del self._kept[next(iter(self._kept))]
 
 
-def _key(request: ChatRequest, can: ModelCapabilities) -> tuple[object, ...]:
+def _key(request: ChatRequest, capabilities: ModelCapabilities) -> tuple[object, ...]:
     """Everything that terms depend on, for one model."""
     if request.tool_choice is None and request.response_format is None:
-        return can, request.tools, request.parallel_tool_calls
+        return capabilities, request.tools, request.parallel_tool_calls
     fields = request.fields
     choice, format = fields.get("tool_choice", b""), fields.get("response_format", b"")
-    return can, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format), request.by_format
+    return capabilities, request.tools, request.parallel_tool_calls, bytes(choice), bytes(format), request.by_format
 
 
-def blocks(request: ChatRequest, can: ModelCapabilities) -> bool:
-    """Whether `work_out` may call `RequestSettings.write`, which blocks."""
-    return request.constrained or (request.tools is not None and can.notation is not None)
+def blocks(request: ChatRequest, capabilities: ModelCapabilities) -> bool:
+    """Whether `derive_terms` may call `RequestSettings.write`, which blocks."""
+    return request.constrained or (request.tools is not None and capabilities.notation is not None)
 
 
-def prepare(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities, terms: Terms) -> Prepared:
-    """What to send. terms: of `work_out`, or kept from a request with the same tools and constraint."""
+def prepare(request: ChatRequest, settings: RequestSettings, capabilities: ModelCapabilities, terms: Terms) -> Prepared:
+    """What to send. terms: of `derive_terms`, or kept from a request with the same tools and constraint."""
     edits = settings.defaults or settings.strip or settings.force
     fields = settings.fields(request.fields) if edits else dict(request.fields)
     if request.api == "ollama" and bytes(fields.get("max_tokens", b"")) == UNLIMITED:
         settings.lift_limit(fields)
-    if can.control_tokens is not None:
-        fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
+    if capabilities.control_tokens is not None:
+        fields["messages"] = Raw(
+            escape_messages(bytes(fields["messages"]), capabilities.control_tokens, capabilities.reader)
+        )
     if terms.drop or terms.replace:
         for name in terms.drop:
             fields.pop(name, None)
         fields |= terms.replace
-    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
+    keep_as_told(fields, settings.keep_reasoning, capabilities.history, past=request.past_calls)
     top = logprobs.wanted(fields) if "logprobs" in fields or "top_logprobs" in fields else None
     repairs = NOTHING
     raw = terms.raw
     if raw is not None and raw.decision is not None:
         raw = replaced(raw, decision=_decision(raw.decision, request, fields))
     if request.past_calls or terms.system or terms.examples:
-        repairs = _edit_messages(fields, terms, can, past=request.past_calls)
-    if can.control_tokens is not None:
+        repairs = _edit_messages(fields, terms, capabilities, past=request.past_calls)
+    if capabilities.control_tokens is not None:
         repairs = {
             **repairs,
-            **_escape_fields(fields, can.control_tokens, broken=terms.raw is None and not can.opens_escaped),
+            **_escape_fields(
+                fields, capabilities.control_tokens, broken=terms.raw is None and not capabilities.opens_escaped
+            ),
         }
     return Prepared(fields, raw, repairs, top)
 
@@ -299,35 +303,39 @@ def _after_result(fields: Mapping[str, Raw]) -> bool:
     return bool(messages) and messages[-1].get("role") == "tool"
 
 
-def prepare_prompt(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities) -> dict[str, Raw]:
+def prepare_prompt(request: ChatRequest, settings: RequestSettings, capabilities: ModelCapabilities) -> dict[str, Raw]:
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields, **request.limit()}
-    if can.control_tokens is not None:
-        fields["messages"] = Raw(escape_messages(bytes(fields["messages"]), can.control_tokens, can.reader))
+    if capabilities.control_tokens is not None:
+        fields["messages"] = Raw(
+            escape_messages(bytes(fields["messages"]), capabilities.control_tokens, capabilities.reader)
+        )
     if settings.runtime == "llama.cpp":
         fields |= known_schemas(fields)
-    keep_as_told(fields, settings.keep_reasoning, can.history, past=request.past_calls)
+    keep_as_told(fields, settings.keep_reasoning, capabilities.history, past=request.past_calls)
     messages, repairs = repair_history(decode(fields["messages"]))
-    messages, changes = as_wanted(messages, can.history)
+    messages, changes = as_wanted(messages, capabilities.history)
     edited = bool(repairs or changes)
-    if request.tools is not None and can.tools_in != "template":
-        tools = _escaped_tools(bytes(fields["tools"]), can)
-        if can.tools_in == "system":
-            messages = calls_as_text(messages, can.reader, results=True)
-            text = tools_prompt(tools, can.reader, can.wording)
+    if request.tools is not None and capabilities.tools_in != "template":
+        tools = _escaped_tools(bytes(fields["tools"]), capabilities)
+        if capabilities.tools_in == "system":
+            messages = calls_as_text(messages, capabilities.reader, results=True)
+            text = tools_prompt(tools, capabilities.reader, capabilities.wording)
             del fields["tools"]
         else:
-            text = instructions_prompt(tools, can.reader, can.wording)
+            text = instructions_prompt(tools, capabilities.reader, capabilities.wording)
         messages, edited = add_to_system(messages, text), True
     if edited:
         fields["messages"] = Raw(encode(messages))
-    if can.control_tokens is not None:
-        _escape_fields(fields, can.control_tokens, broken=can.notation is None and not can.opens_escaped)
+    if capabilities.control_tokens is not None:
+        _escape_fields(
+            fields, capabilities.control_tokens, broken=capabilities.notation is None and not capabilities.opens_escaped
+        )
     return fields
 
 
-def _escaped_tools(tools: bytes, can: ModelCapabilities) -> bytes:
-    return tools if can.control_tokens is None else can.control_tokens.escape(tools)
+def _escaped_tools(tools: bytes, capabilities: ModelCapabilities) -> bytes:
+    return tools if capabilities.control_tokens is None else capabilities.control_tokens.escape(tools)
 
 
 def _escape_fields(fields: dict[str, Raw], tokens: ControlTokens, *, broken: bool) -> Mapping[str, int]:
@@ -341,23 +349,25 @@ def _escape_fields(fields: dict[str, Raw], tokens: ControlTokens, *, broken: boo
     return {"control_tokens": found} if found else NOTHING
 
 
-def _edit_messages(fields: dict[str, Raw], terms: Terms, can: ModelCapabilities, *, past: bool) -> Mapping[str, int]:
+def _edit_messages(
+    fields: dict[str, Raw], terms: Terms, capabilities: ModelCapabilities, *, past: bool
+) -> Mapping[str, int]:
     """Repairs the past, writes it as text where the template needs that, and extends the system message."""
     write_calls = terms.as_text or (
-        (past or bool(terms.examples)) and not terms.reader.untouched and not can.keeps_calls
+        (past or bool(terms.examples)) and not terms.reader.untouched and not capabilities.keeps_calls
     )
     messages = decode(fields["messages"])
     repairs = NOTHING
     if past:
         messages, repairs = repair_history(messages)
     if past and not write_calls:
-        messages, changes = as_wanted(messages, can.history)
+        messages, changes = as_wanted(messages, capabilities.history)
         repairs = {**repairs, **changes}
     if terms.examples:
         start = next((at for at, message in enumerate(messages) if message.get("role") not in SYSTEM), len(messages))
         messages = [*messages[:start], *terms.examples, *messages[start:]]
     if write_calls:
-        messages = calls_as_text(messages, terms.reader, results=terms.as_text or not can.takes_tools)
+        messages = calls_as_text(messages, terms.reader, results=terms.as_text or not capabilities.takes_tools)
     for text in terms.system:
         messages = add_to_system(messages, text)
     if repairs or write_calls or terms.system or terms.examples:
@@ -395,28 +405,28 @@ def _without_the_rest(request: ChatRequest) -> ChatRequest:
     )
 
 
-def work_out(request: ChatRequest, settings: RequestSettings, can: ModelCapabilities) -> Terms:
+def derive_terms(request: ChatRequest, settings: RequestSettings, capabilities: ModelCapabilities) -> Terms:
     """How to ask and how to read, from the tools and the constraint of a request.
 
     Raises ProviderInvalidRequest for constraints that the engine can't enforce.
     """
     request = _without_the_rest(request)
     check_tools(request, settings.runtime)
-    if can.examples and request.tools is not None and _longer(request.tools, LONGEST_TOOLS):
-        can = can.without_examples()
+    if capabilities.examples and request.tools is not None and _longer(request.tools, LONGEST_TOOLS):
+        capabilities = capabilities.without_examples()
     wanted = constraint(request) if request.constrained else None
     by_format = _by_format(request, wanted, settings)
     method = "engine" if by_format and settings.calls_by_format else _method(wanted, settings)
     if settings.measure is not None:
-        notation = "gbnf" if by_format else can.notation
+        notation = "gbnf" if by_format else capabilities.notation
         measured(request, wanted if method in ("engine", "grammar") else None, notation, settings.measure)
     if by_format:
         # With tools declared, llama.cpp lets the model write anything beside the format.
-        can = replaced(can, reader=forced_call(can.reader.think), tools_in="system")
-    reader = can.dialect if method == "grammar" else can.reader
-    raw = _raw_text(request, wanted, method, settings, can, reader)
+        capabilities = replaced(capabilities, reader=forced_call(capabilities.reader.think), tools_in="system")
+    reader = capabilities.dialect if method == "grammar" else capabilities.reader
+    raw = _raw_text(request, wanted, method, settings, capabilities, reader)
     if method == "grammar" and raw is None and settings.runtime in NEED_WORDS:
-        method, reader = "checked", can.reader
+        method, reader = "checked", capabilities.reader
     replace = _replaced(request, settings, by_format, named=method == "checked" or bool(by_format))
     system: list[str] = []
     drop: list[str] = []
@@ -426,18 +436,19 @@ def work_out(request: ChatRequest, settings: RequestSettings, can: ModelCapabili
         drop.append("response_format")
         if settings.runtime == "llama-cpp-python" and wanted.kind == "json":
             replace["response_format"] = Raw(b'{"type":"json_object"}')
-    as_text = request.tools is not None and _show_tools(request, can, reader, replace, system, drop)
-    if can.control_tokens is not None and can.notation is not None:
+    as_text = request.tools is not None and _show_tools(request, capabilities, reader, replace, system, drop)
+    if capabilities.control_tokens is not None and capabilities.notation is not None:
         if request.tools is None or request.tool_choice == "none":
             raw = free_text(reader)
         raw = replaced(raw, escaped=True) if raw is not None else None
-    elif can.unread and wanted is None and (request.tools is None or request.tool_choice == "none"):
-        reader = next((each for each in (reader, can.dialect) if not each.untouched), None) or registry.get("auto")
+    elif capabilities.unread and wanted is None and (request.tools is None or request.tool_choice == "none"):
+        reads = (each for each in (reader, capabilities.dialect) if not each.untouched)
+        reader = next(reads, None) or registry.get("auto")
         raw = free_text(reader)
     check = Check(wanted, request.tools, settings.compile) if wanted is not None else None
     guarded = raw is not None and (bool(raw.starts) or raw.forced)
     unmarked = raw is not None and raw.unmarked
-    shown = tuple(drop), tuple(system), as_text, _examples(request, can) if wanted is None else ()
+    shown = tuple(drop), tuple(system), as_text, _examples(request, capabilities) if wanted is None else ()
     return Terms(reader, raw, method, check, replace, *shown, guarded, unmarked)
 
 
@@ -459,17 +470,17 @@ def _longer(json: bytes, size: int) -> bool:
     return len(json) > size and len(encode(decode(json))) > size
 
 
-def _examples(request: ChatRequest, can: ModelCapabilities) -> Sequence[Mapping[str, Any]]:
+def _examples(request: ChatRequest, capabilities: ModelCapabilities) -> Sequence[Mapping[str, Any]]:
     """The turns that show when to call one of the request's tools."""
-    if not can.examples or request.tools is None or request.tool_choice == "none":
+    if not capabilities.examples or request.tools is None or request.tool_choice == "none":
         return ()
-    order = [kind for kind in can.examples if kind != "calls" or request.parallel_tool_calls]
-    return example_turns(decode(_escaped_tools(bytes(request.tools), can)), order)
+    order = [kind for kind in capabilities.examples if kind != "calls" or request.parallel_tool_calls]
+    return example_turns(decode(_escaped_tools(bytes(request.tools), capabilities)), order)
 
 
 def _show_tools(
     request: ChatRequest,
-    can: ModelCapabilities,
+    capabilities: ModelCapabilities,
     reader: FormatSpec,
     replace: dict[str, Raw],
     system: list[str],
@@ -484,14 +495,14 @@ def _show_tools(
         # Several engines write calls as plain text if they see the tools.
         drop += ["tools", "tool_choice"]
         return False
-    if reader.untouched or can.tools_in == "template":
+    if reader.untouched or capabilities.tools_in == "template":
         return False
-    tools = _escaped_tools(bytes(replace.get("tools", request.tools)), can)
+    tools = _escaped_tools(bytes(replace.get("tools", request.tools)), capabilities)
     must = forced_tools(request)
-    if can.tools_in == "both":
-        system.append(instructions_prompt(tools, reader, can.wording, must))
+    if capabilities.tools_in == "both":
+        system.append(instructions_prompt(tools, reader, capabilities.wording, must))
         return False
-    system.append(tools_prompt(tools, reader, can.wording, must))
+    system.append(tools_prompt(tools, reader, capabilities.wording, must))
     for name in ("tools", "tool_choice"):
         replace.pop(name, None)
     drop += ["tools", "tool_choice", "parallel_tool_calls"]
@@ -503,16 +514,21 @@ def _raw_text(
     wanted: Constraint | None,
     method: Method | None,
     settings: RequestSettings,
-    can: ModelCapabilities,
+    capabilities: ModelCapabilities,
     reader: FormatSpec,
 ) -> RawText | None:
     """How to ask for the unread text; None if nothing in it is ours to read, or a constraint has no grammar."""
     offers_tools = request.tools is not None and request.tool_choice != "none"
-    if can.notation is None or (reader.untouched if offers_tools else method != "grammar"):
+    if capabilities.notation is None or (reader.untouched if offers_tools else method != "grammar"):
         return None
     answer = wanted.text_schema if wanted is not None else None
     return raw_text(
-        request, reader, answer=answer, write=settings.write, notation=can.notation, threshold=can.threshold
+        request,
+        reader,
+        answer=answer,
+        write=settings.write,
+        notation=capabilities.notation,
+        threshold=capabilities.threshold,
     )
 
 

@@ -1,4 +1,4 @@
-"""A few processes for work on JSON Schemas from clients, which so can't block the gateway or exceed its time limit.
+"""Worker processes, bounded in time, for clients' JSON Schemas.
 
 A question that exceeds its time ends with its process. Processes start when they are first needed.
 """

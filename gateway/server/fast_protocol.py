@@ -49,7 +49,7 @@ HEAD_SECONDS = 60.0
 """Time limit for a complete request head, and for a new connection to begin one."""
 SLOW_SECONDS = 60.0
 """How long a client may read nothing although data is ready for it."""
-LOOK_SECONDS = 1.0
+DEPARTURE_SECONDS = 1.0
 """How soon the gateway notices that a client with pipelined requests has left."""
 LINGER_SECONDS = 2.0
 """How long a refused client may take to read the reason."""
@@ -129,7 +129,17 @@ class FastProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be a `HotApp`."""
 
     __slots__ = (
-        *("_active", "_due", "_evicted", "_fault", "_half", "_idle_since", "_leaving", "_looked_at", "_looking"),
+        *(
+            "_active",
+            "_due",
+            "_evicted",
+            "_fault",
+            "_half",
+            "_idle_since",
+            "_leaving",
+            "_unfinished_head",
+            "_head_timer",
+        ),
         *("_lost", "_number", "_allowance", "_stalled", "_wanted", "_why", "held", "modern", "worker"),
     )
 
@@ -155,21 +165,23 @@ class FastProtocol(HttpToolsProtocol):
     """The error for a client whose bytes the parser refuses."""
     _fault: GatewayError | None
     """Why the connection takes no more requests."""
-    _looked_at: list[tuple[bytes, bytes]] | None
+    _unfinished_head: list[tuple[bytes, bytes]] | None
     """The headers of the request that was partly read at the last check."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.flow = _Flow(self)
         self.headers = []
-        self._idle_since = self._due = self._wanted = self._active = self._fault = self._looked_at = self.worker = None
+        self._idle_since = self._due = self._wanted = self._active = self._fault = self._unfinished_head = (
+            self.worker
+        ) = None
         self._leaving: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._looking: asyncio.TimerHandle | None = None
+        self._head_timer: asyncio.TimerHandle | None = None
         self._lost = self._evicted = self.modern = False
         self._half, self._allowance, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
         self._number = next(_numbers)
-        self._look()
+        self._check_head()
         above = len(self.connections) - self.app.max_connections
         others: Iterable[Any] = (each for each in self.connections if each is not self)
         if above > 0 and not make_room(others):
@@ -195,15 +207,15 @@ class FastProtocol(HttpToolsProtocol):
         self._evicted = True
         self.transport.abort()
 
-    def _look(self) -> None:
+    def _check_head(self) -> None:
         """Ends a connection whose request has been partly read since the last check."""
-        self._looking = None
+        self._head_timer = None
         answering = self.cycle is not None and not self.cycle.response_complete
-        if self._half and self._looked_at is self.headers and not answering:
+        if self._half and self._unfinished_head is self.headers and not answering:
             self.transport.close()
             return
-        self._looked_at = self.headers if self._half else None
-        self._looking = self.loop.call_later(HEAD_SECONDS, self._look)
+        self._unfinished_head = self.headers if self._half else None
+        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._check_head)
 
     def data_received(self, data: bytes) -> None:
         """The parser calls the `on_…` methods. `on_headers_complete` hands a chat to the connection's worker, which has
@@ -277,14 +289,14 @@ class FastProtocol(HttpToolsProtocol):
         self._linger()
 
     def _linger(self) -> None:
-        """Closes behind the last answer, but throws away what comes for a moment, `_allowance` bytes at most: closing at
-        once would take the answer from a client that still sends."""
-        if self._looking is not None:
-            self._looking.cancel()
+        """Closes behind the last answer, but first discards up to `_allowance` bytes: closing at once would take the
+        answer from a client that still sends."""
+        if self._head_timer is not None:
+            self._head_timer.cancel()
         if self.transport.can_write_eof():  # not with TLS
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._looking = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _without_upgrade(self) -> bytes:
         """The head of a request that offers another protocol, as if it hadn't.
@@ -326,7 +338,7 @@ class FastProtocol(HttpToolsProtocol):
         )
         lines = [b"GET %b HTTP/1.1" % self.url, *(b"%b: %b" % pair for pair in self.headers), b"", b""]
         transport = self.transport
-        for timer in (self._looking, self._leaving, self._stalled, self.timeout_keep_alive_task):
+        for timer in (self._head_timer, self._leaving, self._stalled, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
         self._lost = True
@@ -377,9 +389,9 @@ class FastProtocol(HttpToolsProtocol):
     def _ahead(self) -> None:
         """Polls for the client's departure: it isn't read from while its pipelined requests wait."""
         if self._leaving is None:
-            self._leaving = self.loop.call_later(LOOK_SECONDS, self._look_whether_left)
+            self._leaving = self.loop.call_later(DEPARTURE_SECONDS, self._detect_departure)
 
-    def _look_whether_left(self) -> None:
+    def _detect_departure(self) -> None:
         self._leaving = None
         if has_left(self.transport):
             self.transport.abort()
@@ -407,7 +419,7 @@ class FastProtocol(HttpToolsProtocol):
                 cycle.message_event.set()
 
     def on_response_complete(self) -> None:
-        """As uvicorn's, whose timer for each answer cost more than this one, which goes on while there are answers."""
+        """As uvicorn's, but with one keep-alive timer per connection, not per response."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
@@ -482,7 +494,7 @@ class FastProtocol(HttpToolsProtocol):
             active.disconnected = True
             active.message_event.set()
         super().connection_lost(exc)
-        for timer in (self._looking, self._leaving, self._stalled):
+        for timer in (self._head_timer, self._leaving, self._stalled):
             if timer is not None:
                 timer.cancel()
         self._lost = True
@@ -506,7 +518,7 @@ class FastProtocol(HttpToolsProtocol):
 
 
 class _Heads:
-    """Heads of answers, which are alike within a second: uvicorn's own headers, a new list then, tell the date."""
+    """Caches response heads. uvicorn makes a new list of headers for each new Date, which invalidates them."""
 
     def __init__(self) -> None:
         self._own: list[tuple[bytes, bytes]] | None = None
@@ -669,7 +681,7 @@ class ChatCycle:
                 async with body.patience():
                     await self.arrived
         body.has(len(self.body))
-        # uvicorn paused for the body; who doesn't read won't see the client leave.
+        # uvicorn paused for the body, and a paused transport can't report a disconnect.
         self._protocol.flow.resume_reading()
         whole, self.body = bytes(self.body), b""
         return whole

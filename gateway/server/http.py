@@ -64,7 +64,7 @@ class Request(requests.Request):
 
     @property
     def caller(self) -> Caller:
-        """The principal's key and program, for the books and the limits."""
+        """The principal's key and program, for usage accounting and limits."""
         caller: Caller = self.scope[CALLER_KEY]
         return caller
 

@@ -55,7 +55,7 @@ def wanted(method: str, path: str) -> str:
     return "rooms:read" if method in ("GET", "HEAD") else "rooms"
 
 
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How long a revoked key may still work; a new one works at once."""
 
 
@@ -210,7 +210,7 @@ class Keyring:
         self._nobody = principal
         self._file = file
         self._now = now
-        self._looked = now()
+        self._polled = now()
         self._stamp = file.stamp()
         self._known = self._fixed + _digests(file)
         self._wanted = always or bool(self._known)
@@ -219,8 +219,8 @@ class Keyring:
 
     def anybody(self) -> Principal | None:
         """The caller, if no key is needed."""
-        if self._now() - self._looked >= LOOK_SECONDS:
-            self._look()
+        if self._now() - self._polled >= POLL_SECONDS:
+            self._poll()
         return None if self._wanted else self._nobody
 
     def principal(self, key: bytes | None) -> Principal:
@@ -232,7 +232,7 @@ class Keyring:
                 return self._last[1]
             digest = hashlib.sha256(key).digest()
             found = self._find(digest)
-            if found is None and self._look():  # the key may be newer than the last read of the file
+            if found is None and self._poll():  # the key may be newer than the last read of the file
                 found = self._find(digest)
             if found is not None:
                 self._last = key, found
@@ -244,9 +244,9 @@ class Keyring:
         matches = [principal for known, principal in self._known if hmac.compare_digest(digest, known)]
         return matches[0] if matches else None
 
-    def _look(self) -> bool:
+    def _poll(self) -> bool:
         """Reads the file if it has changed; returns whether it had."""
-        self._looked = self._now()
+        self._polled = self._now()
         stamp = self._file.stamp()
         if stamp == self._stamp:
             return False

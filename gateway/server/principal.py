@@ -18,7 +18,7 @@ class Principal(Struct, frozen=True, eq=False):
     """Whose stored objects a request may see (tenant and user), and what its API key allows.
 
     Endpoints find it in the ASGI scope under `SCOPE_KEY`. The path of a chat has a `Caller` instead
-    (`gateway.wire.chat`), made from it: enough for the books, and for sharing prompts.
+    (`gateway.wire.chat`), made from it: enough for usage accounting, and for sharing prompts.
 
     Two keys of one user are the same principal. key: the key's id; "" without one, and for a key of config.yaml.
     """

@@ -232,9 +232,11 @@ class Meter(Protocol):
 
 
 class Caller:
-    """Who sends a request, for the books. key: the id of the API key, "" without one. client: the program, as its
-    User-Agent names it. meter: None without limits. owner: whose prompts an engine may reuse for it, and nobody else's;
-    "" for the owner of this machine."""
+    """Who sends a request, for usage accounting.
+
+    key: the id of the API key, "" without one. client: the program, as its User-Agent names it. meter: None without
+    limits. owner: whose prompts an engine may reuse for it, and nobody else's; "" for the owner of this machine.
+    """
 
     __slots__ = ("client", "key", "meter", "owner")
 

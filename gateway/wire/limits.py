@@ -117,7 +117,7 @@ class HeadLines:
 
 
 def _template(requests: int | None, tokens: int | None) -> bytes:
-    """Lines for `%`: requests left, tokens left. Of tokens, their reset and the line's end are missing."""
+    """Header lines as a template for `%`: requests left, tokens left. The caller appends the token reset and CRLF."""
     lines = b"%b%b\r\n" % (_LEFT % (b"requests", requests, b"requests", b"requests"), FULL) if requests else b"%.0a"
     return lines + (_LEFT % (b"tokens", tokens, b"tokens", b"tokens") if tokens else b"%.0a")
 

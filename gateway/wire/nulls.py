@@ -38,7 +38,7 @@ MAX_FIELDS = 1000
 MAX_KEPT_BYTES = 128 * 1024
 """Longer lists of tools aren't cached, so that the cache stays small."""
 
-LOOK_BACK = 256
+KEY_BYTES = 256
 """Bytes before a colon that hold the end of its key; more are white space that nobody writes."""
 
 _null = re.compile(rb"null").search
@@ -104,7 +104,7 @@ def _drop_nulls(fields: dict[str, Raw]) -> bool:
 def _has_others(history: memoryview) -> bool:
     """Whether a field other than `content` is null. Conversations are long, and most have only that."""
     for found in _nulls(history):
-        key = bytes(history[max(0, found.start() - LOOK_BACK) : found.start()]).rstrip()
+        key = bytes(history[max(0, found.start() - KEY_BYTES) : found.start()]).rstrip()
         if key.endswith(b'"') and not key.endswith((b'\\"', b'"content"')):
             return True
     return False

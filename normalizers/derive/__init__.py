@@ -96,12 +96,12 @@ def _built_ins(sample: Sample, place: Place | None, detected: str) -> Iterator[F
     bare = [] if place is None else [*candidates(sample, place)]
     for spec in FORMATS:
         marked = any(mark in sample.one for mark in (*spec.open, *spec.begins))
-        alike = (spec.inline or spec.bare) and any(_looks_alike(spec, fields) for fields in bare)
+        alike = (spec.inline or spec.bare) and any(_is_alike(spec, fields) for fields in bare)
         if spec.name not in (detected, "auto") and (marked or alike):
             yield spec
 
 
-def _looks_alike(spec: FormatSpec, bare: Fields) -> bool:
+def _is_alike(spec: FormatSpec, bare: Fields) -> bool:
     """Whether calls of the format, without its marks, are those of a derived one that has no marks."""
     if bare.get("open") or bare.get("begins") or spec.dialect != bare["dialect"]:
         return False

@@ -75,10 +75,10 @@ class Unmarked(Attempt):
 
     def step(self, text: str, pos: int, reason: str | None) -> int:
         if self._writer is not None and not self.passes_on:
-            self._look_for_name("".join(self._raw) + text[pos:], self._writer)
+            self._find_name("".join(self._raw) + text[pos:], self._writer)
         return super().step(text, pos, reason)
 
-    def _look_for_name(self, text: str, writer: CallWriter) -> None:
+    def _find_name(self, text: str, writer: CallWriter) -> None:
         beginning = BEGINNING.match(text)
         if beginning is None:
             if len(text) > _MAX_BEGINNING:

@@ -43,10 +43,10 @@ class _Reading:
         found = self._read.get(place, len(self._read) >= _MAX_READ or None)
         if found is None:
             self._read[place] = True
-            found = self._read[place] = self._look(value, schema, depth + 1)
+            found = self._read[place] = self._fits(value, schema, depth + 1)
         return found
 
-    def _look(self, value: object, schema: Schema, depth: int) -> bool:
+    def _fits(self, value: object, schema: Schema, depth: int) -> bool:
         def inner(value: object, schema: object) -> bool:
             return self.fits(value, schema, depth)
 

@@ -192,7 +192,7 @@ async def test_a_server_at_the_fixed_port_needs_no_weights(tmp_path: Path) -> No
         models = {model.name: model for model in (here, there, elsewhere)}
         config = Config(source=tmp_path / "config.yaml", active_model="here", models=models, state_dir=tmp_path)
         async with Gateway(config) as gateway:
-            seen = await listing.look(gateway)
+            seen = await listing.survey(gateway)
             assert [route.model.name for route in seen.listed(all=False)] == ["there", "elsewhere"]
             assert await gateway.routes["there"].server.missing() is None
             assert await gateway.routes["here"].server.missing() is not None
@@ -225,7 +225,7 @@ def test_a_disk_that_does_not_answer_holds_up_nothing_but_lists(
         assert answered.wait(PATIENCE)
 
     monkeypatch.setattr(listing, "weights_missing", stuck)
-    monkeypatch.setattr(listing, "LOOK_SECONDS", 0.05)
+    monkeypatch.setattr(listing, "SURVEY_SECONDS", 0.05)
     try:
         for path in ("/v1/models", "/api/tags", "/v1/models"):
             assert client.get(path).status_code == 503
@@ -240,8 +240,8 @@ async def test_a_reload_is_listed_at_once(tmp_path: Path, monkeypatch: pytest.Mo
     before = configuration(tmp_path)
     async with Gateway(before) as gateway:
         shared = listing.Listing(Services(gateway))
-        assert (await shared.look()).available == {"echo"}
+        assert (await shared.survey()).available == {"echo"}
         echoes = {name: Model(name=name, runtime="echo") for name in ("echo", "other")}
         gateway.apply(Config(source=before.source, active_model="echo", models=echoes, state_dir=tmp_path))
-        assert (await shared.look()).available == {"echo", "other"}
+        assert (await shared.survey()).available == {"echo", "other"}
         await shared.aclose()

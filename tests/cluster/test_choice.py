@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.backends.choice import MAX_LOOKS, MAX_PREFIXES, SLACK, UNKNOWN, BalancedServer, ServerChoice
+from gateway.backends.choice import MAX_COMPARED, MAX_PREFIXES, SLACK, UNKNOWN, BalancedServer, ServerChoice
 
 ACTIONS = st.lists(
     st.one_of(
@@ -117,7 +117,7 @@ def test_it_remembers_no_more_than_it_may() -> None:
 
 def test_a_prefix_that_all_hold_costs_few_looks() -> None:
     choice: ServerChoice[BalancedServer] = ServerChoice()
-    servers = [BalancedServer() for _ in range(20 * MAX_LOOKS)]
+    servers = [BalancedServer() for _ in range(20 * MAX_COMPARED)]
     for server in servers:
         choice.add(server)
         choice.remember(server, [1])

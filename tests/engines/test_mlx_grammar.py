@@ -195,7 +195,7 @@ def test_a_request_with_a_nonce_is_cut() -> None:
     assert isinstance(mlx_server.cutting(object(), Namespace(chat_template_kwargs={"ctxgate_nonce": "x"})), Cutting)
 
 
-@pytest.mark.parametrize(("prompt", "asked", "most"), [(10, 5, 5), (10, 90, 90), (10, 91, 90), (99, 5, 1)])
+@pytest.mark.parametrize(("prompt", "asked", "maximum"), [(10, 5, 5), (10, 90, 90), (10, 91, 90), (99, 5, 1)])
 def test_an_answer_ends_at_the_window(prompt: int, asked: int, maximum: int) -> None:
     args = Namespace(max_tokens=asked)
     mlx_server.fit(args, prompt, 100)

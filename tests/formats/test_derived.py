@@ -262,7 +262,7 @@ async def test_an_endless_template_leaves_the_model_to_its_marks(
     (tmp_path / "chat_template.jinja").write_text(ENDLESS)
     async with Gateway(config(Model(name="m", runtime="mlx", path=tmp_path, tool_call_format="auto"))) as gateway:
         capability = gateway.routes["m"].sender.capability
-        await capability.look()
+        await capability.detect()
         assert (capability.reader.name, capability.evidence) == (
             "hermes",
             f"chat template <tool_call> ({tmp_path.name})",

@@ -53,7 +53,7 @@ async def test_a_models_folder(name: str, tmp_path: Path) -> None:
     model = Model(name="m", runtime="mlx", path=tmp_path, tool_call_format="auto")
     async with Gateway(config(model)) as gateway:
         capability = gateway.routes["m"].sender.capability
-        await capability.look()
+        await capability.detect()
         assert capability.reader.name == format
         assert capability.evidence.startswith(evidence)
 
@@ -89,7 +89,7 @@ async def test_ollama_tells_by_its_show() -> None:
 async def test_the_first_answer_is_read_in_the_format_that_was_found(llama_cpp: str) -> None:
     async with Gateway(config(external(llama_cpp, "auto"))) as gateway:
         capability = gateway.routes["m"].sender.capability
-        await capability.look()
+        await capability.detect()
         assert (capability.reader.name, capability.evidence.partition(":")[0]) == ("auto", "not seen yet")
         said = await ask(gateway, ASK, tools=TOOLS, tool_choice="required")
         assert said.parsed == [("get_weather", {"city": "Paris", "unit": "celsius"})]

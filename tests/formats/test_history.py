@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from msgspec import Raw
 
 from gateway.core import Gateway
-from gateway.request.prepare import ModelCapabilities, RequestSettings, prepare, work_out
+from gateway.request.prepare import ModelCapabilities, RequestSettings, derive_terms, prepare
 from gateway.request.repair_history import ID_LENGTH, repair_history
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
@@ -121,7 +121,7 @@ def test_a_result_without_any_call() -> None:
 def test_what_is_well_is_not_touched() -> None:
     raw = Raw(b'[ {"role":"assistant", "tool_calls":[]}, {"role":"user","content":"tool"} ]')
     request = ChatRequest.parse(b'{"messages": %b}' % bytes(raw))
-    prepared = prepare(request, SETTINGS, HERMES, work_out(request, SETTINGS, HERMES))
+    prepared = prepare(request, SETTINGS, HERMES, derive_terms(request, SETTINGS, HERMES))
     assert request.past_calls, "it may hold calls, and is looked at"
     assert not prepared.repairs
     assert bytes(prepared.fields["messages"]) == bytes(raw)

@@ -141,14 +141,14 @@ async def test_a_format_that_the_model_s_files_tell_is_asked_of_no_engine(tmp_pa
     (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": template}))
     detected = model(tool_call_format="auto", path=tmp_path)
     finder, backend = CapabilityFinder(detected), Counted(detected)
-    await finder.look()
+    await finder.detect()
     assert finder.reader.name == "hermes"
     evidence = finder.evidence
     assert evidence.startswith("chat template ")
     assert evidence.endswith(f"({tmp_path.name})")
     assert (await finder.find(request(), backend)).reader.name == "hermes"
     (tmp_path / "tokenizer_config.json").unlink()
-    await finder.look()
+    await finder.detect()
     assert (finder.reader.name, finder.evidence) == ("hermes", evidence)
     assert not backend.asked
 
@@ -159,7 +159,7 @@ async def test_a_format_of_config_yaml_is_not_looked_for(format: str, tmp_path: 
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(template))
     finder = CapabilityFinder(model(tool_call_format=format, path=tmp_path))
     evidence = finder.evidence
-    await finder.look()
+    await finder.detect()
     assert (finder.reader.name, finder.evidence) == (format, evidence)
     assert evidence
 
@@ -186,13 +186,13 @@ async def test_a_long_search_for_control_tokens_lets_others_run(end: str, refuse
     other = asyncio.create_task(others())
     asked = request([{"role": "user", "content": "<" * (10 * MAX_AT_ONCE) + " " + end}])
     finder, backend = CapabilityFinder(model()), Guarding(model())
-    can = await finder.find(asked, backend)
+    capabilities = await finder.find(asked, backend)
     if refused:
         with pytest.raises(ProviderInvalidRequest) as caught:
-            await finder.escaping(asked, backend, can)
+            await finder.escaping(asked, backend, capabilities)
         assert caught.value.code == "too_many_control_tokens"
     else:
-        assert await finder.escaping(asked, backend, can) is can
+        assert await finder.escaping(asked, backend, capabilities) is capabilities
     found.set()
     await other
     assert turns > 5

@@ -331,8 +331,8 @@ async def test_gateways_that_tell_each_other_hold_to_one_limit(maximum: int, ste
             untold[at] += 1
         if tell:
             for name, here, there in (("one", one, two), ("two", two, one)):
-                there.elsewhere(name, here.news(whole=False), whole=False)
-            assert one.news(whole=False) == two.news(whole=False) == {}
+                there.add_remote_usage(name, here.unreported_usage(whole=False), whole=False)
+            assert one.unreported_usage(whole=False) == two.unreported_usage(whole=False) == {}
             untold = [0, 0]
 
 
@@ -340,24 +340,24 @@ async def test_requests_at_a_time_count_wherever_they_are_until_their_gateway_is
     one, two, principal = await two_limiters(Limits(parallel=2))
     here, there = await one.meter(principal), await two.meter(principal)
     here.enter()
-    two.elsewhere("one", one.news(whole=False), whole=False)
+    two.add_remote_usage("one", one.unreported_usage(whole=False), whole=False)
     there.enter()
     with pytest.raises(LimitReached, match="2 requests at a time"):
         there.enter()
-    assert one.news(whole=False) == {}
-    two.elsewhere("one", told := one.news(whole=True), whole=True)
+    assert one.unreported_usage(whole=False) == {}
+    two.add_remote_usage("one", told := one.unreported_usage(whole=True), whole=True)
     assert told == {"k": (0, 0, 1)}
     with pytest.raises(LimitReached):
         there.enter()
     here.leave()
-    two.elsewhere("one", told := one.news(whole=False), whole=False)
+    two.add_remote_usage("one", told := one.unreported_usage(whole=False), whole=False)
     assert told == {"k": (0, 0, 0)}
     there.enter()
 
-    one.elsewhere("two", two.news(whole=False), whole=False)
+    one.add_remote_usage("two", two.unreported_usage(whole=False), whole=False)
     with pytest.raises(LimitReached):
         here.enter()
-    one.elsewhere("two", {}, whole=True)
+    one.add_remote_usage("two", {}, whole=True)
     here.enter()
 
 
@@ -366,7 +366,7 @@ async def test_a_key_that_comes_here_later_has_used_what_others_told() -> None:
     meter = await one.meter(principal)
     meter.enter()
     meter.spend(used(10), 0.0)
-    two.elsewhere("one", one.news(whole=False), whole=False)
+    two.add_remote_usage("one", one.unreported_usage(whole=False), whole=False)
     standing = (await two.meter(principal)).standing()
     assert standing.requests is not None
     assert standing.tokens is not None

@@ -460,7 +460,7 @@ def hang():
     print("now the loop hangs", file=sys.stderr, flush=True)
     time.sleep(600)
 
-def told_to_end(self, end_at_last=gateway.app._Server._end_at_last):
+def told_to_end(self, end_at_last=gateway.app._Server._arm_forced_exit):
     end_at_last(self)
     print("told to end", file=sys.stderr, flush=True)
 
@@ -471,7 +471,7 @@ def keep_lock(guard):
     ctypes.PyDLL(None).sleep(600)
 
 gateway.app._Server.startup = hanging
-gateway.app._Server._end_at_last = told_to_end
+gateway.app._Server._arm_forced_exit = told_to_end
 gateway.app.END_SECONDS = {end}
 """
 """Makes the gateway's threads, or its event loop, hang, or C code keep Python's lock: no request does that any more."""

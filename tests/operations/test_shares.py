@@ -191,7 +191,7 @@ async def test_readers_of_the_store_are_shared(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("who", "mine", "taken", "most", "has"),
+    ("who", "mine", "taken", "maximum", "has"),
     [
         ("one", 5, 5, 10, True),
         ("one", 6, 6, 10, False),

@@ -175,8 +175,8 @@ async def test_the_prompt_that_was_used_last_is_checked_while_an_engine_loads(
 
     monkeypatch.setattr("gateway.prompts.folder.file_digest", noted)
     store = SavedPrompts(saved.settings, saved.path)
-    await store.look_ahead("another model")
-    await store.look_ahead("m")
+    await store.check_ahead("another model")
+    await store.check_ahead("m")
     await done.wait()
     if damaged == "after the check":
         await asyncio.gather(*store._ahead._going.values())

@@ -17,9 +17,9 @@ from gateway.request.prepare import (
     TermsCache,
     ToolsIn,
     blocks,
+    derive_terms,
     prepare,
     prepare_prompt,
-    work_out,
 )
 from gateway.schema.checker import compiled
 from gateway.wire.chat import ChatRequest
@@ -46,18 +46,18 @@ def tool(name: str) -> Json:
     return {"type": "function", "function": {"name": name, "parameters": {"type": "object", "properties": {}}}}
 
 
-def prepared(can: ModelCapabilities, **wanted: Any) -> Prepared:
+def prepared(capabilities: ModelCapabilities, **wanted: Any) -> Prepared:
     """wanted: see `worked_out`."""
-    request, settings, terms = asked(can, **wanted)
-    return prepare(request, settings, can, terms)
+    request, settings, terms = asked(capabilities, **wanted)
+    return prepare(request, settings, capabilities, terms)
 
 
-def worked_out(can: ModelCapabilities, **wanted: Any) -> Terms:
-    return asked(can, **wanted)[2]
+def worked_out(capabilities: ModelCapabilities, **wanted: Any) -> Terms:
+    return asked(capabilities, **wanted)[2]
 
 
 def asked(
-    can: ModelCapabilities,
+    capabilities: ModelCapabilities,
     *,
     messages: list[Json] | None = None,
     runtime: str = "llama.cpp",
@@ -69,7 +69,7 @@ def asked(
     )
     body = {"model": "m", "messages": messages or [USER], **fields}
     request = ChatRequest.parse(json.dumps(body).encode())
-    return request, settings, TermsCache().get(request, can) or work_out(request, settings, can)
+    return request, settings, TermsCache().get(request, capabilities) or derive_terms(request, settings, capabilities)
 
 
 def sent(one: Prepared) -> Json:
@@ -78,21 +78,21 @@ def sent(one: Prepared) -> Json:
 
 @pytest.mark.parametrize("role", ["system", "developer"])
 def test_tools_go_into_the_prompt_of_a_model_whose_engine_takes_none(role: str) -> None:
-    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
-    plain = sent(prepared(can, tools=[tool("now")], tool_choice="auto", parallel_tool_calls=True))
+    capabilities = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    plain = sent(prepared(capabilities, tools=[tool("now")], tool_choice="auto", parallel_tool_calls=True))
     assert not {"tools", "tool_choice", "parallel_tool_calls"} & plain.keys()
     assert [message["role"] for message in plain["messages"]] == ["system", "user"]
     assert '"name": "now"' in plain["messages"][0]["content"]
 
     first = {"role": role, "content": "Be brief."}
-    own = sent(prepared(can, messages=[first, USER], tools=[tool("now")]))
+    own = sent(prepared(capabilities, messages=[first, USER], tools=[tool("now")]))
     assert [message["role"] for message in own["messages"]] == [role, "user"], "one system message, not two"
     assert own["messages"][0]["content"].startswith("Be brief.\n\n")
 
 
 def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> None:
-    can = ModelCapabilities(HERMES, HERMES, tools_in="both")
-    one = sent(prepared(can, messages=[*PAST, USER], tools=[tool("now")]))
+    capabilities = ModelCapabilities(HERMES, HERMES, tools_in="both")
+    one = sent(prepared(capabilities, messages=[*PAST, USER], tools=[tool("now")]))
     assert one["tools"] == [tool("now")]
     system, *others = one["messages"]
     assert system["role"] == "system"
@@ -100,23 +100,25 @@ def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> 
     assert '"now"' not in system["content"], "the list itself is the template's"
     assert others == [*PAST, USER], "past calls, too"
     forced = {"type": "function", "function": {"name": "now"}}
-    one = sent(prepared(can, tools=[tool("now"), tool("later")], tool_choice=forced))
+    one = sent(prepared(capabilities, tools=[tool("now"), tool("later")], tool_choice=forced))
     assert one["messages"][0]["content"].endswith("This time call now, whatever is said.")
-    assert "tools" in sent(prepared(can, runtime="openai", tools=[{"type": "custom"}])), "the server's business"
+    assert "tools" in sent(prepared(capabilities, runtime="openai", tools=[{"type": "custom"}])), (
+        "the server's business"
+    )
 
 
 @pytest.mark.parametrize("tools_in", ["system", "both"])
 def test_the_wording_is_that_of_the_model(tools_in: ToolsIn) -> None:
     for wording in WORDINGS:
-        can = ModelCapabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
-        (system, _) = sent(prepared(can, tools=[tool("now")]))["messages"]
+        capabilities = ModelCapabilities(HERMES, HERMES, tools_in=tools_in, wording=wording)
+        (system, _) = sent(prepared(capabilities, tools=[tool("now")]))["messages"]
         assert system["content"].endswith(render_instructions(HERMES, ["now"], wording))
-        assert prompt(can, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
+        assert prompt(capabilities, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
 
 
 def test_past_calls_become_text_with_the_tools() -> None:
-    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
-    _, _, called, result = sent(prepared(can, messages=PAST, tools=[tool("now")]))["messages"]
+    capabilities = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    _, _, called, result = sent(prepared(capabilities, messages=PAST, tools=[tool("now")]))["messages"]
     assert "tool_calls" not in called
     assert '"now"' in called["content"]
     assert (result["role"], "noon" in result["content"]) == ("user", True)
@@ -124,7 +126,7 @@ def test_past_calls_become_text_with_the_tools() -> None:
 
 def test_a_result_in_text_names_its_tool() -> None:
     """By the id of its call, or by its own name; several calls of one message are told apart."""
-    can = ModelCapabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in="system", takes_tools=False)
+    capabilities = ModelCapabilities(PLAIN := registry.get("mistral"), PLAIN, tools_in="system", takes_tools=False)
     assert not PLAIN.result, "a format without its own form of results"
     other = {"id": "call_2", "type": "function", "function": {"name": "later", "arguments": "{}"}}
     messages = [
@@ -134,7 +136,7 @@ def test_a_result_in_text_names_its_tool() -> None:
         {"role": "tool", "tool_call_id": "call_1", "content": "noon"},
         {"role": "tool", "tool_call_id": "call_2", "name": "renamed", "content": {"at": 5}},
     ]
-    *_, first, second, third = sent(prepared(can, messages=messages, tools=[tool("now")]))["messages"]
+    *_, first, second, third = sent(prepared(capabilities, messages=messages, tools=[tool("now")]))["messages"]
     assert [first["content"], second["content"], third["content"]] == [
         "Result of later:\nsoon",
         "Result of now:\nnoon",
@@ -151,8 +153,8 @@ def test_a_result_in_text_names_its_tool() -> None:
     ],
 )
 def test_past_calls_of_a_template_that_drops_them(keeps_calls: bool, takes_tools: bool, roles: list[str]) -> None:
-    can = ModelCapabilities(HERMES, HERMES, takes_tools=takes_tools, keeps_calls=keeps_calls)
-    messages = sent(prepared(can, messages=PAST))["messages"]
+    capabilities = ModelCapabilities(HERMES, HERMES, takes_tools=takes_tools, keeps_calls=keeps_calls)
+    messages = sent(prepared(capabilities, messages=PAST))["messages"]
     assert [message["role"] for message in messages] == roles
     assert ("tool_calls" in messages[1]) is keeps_calls
 
@@ -230,8 +232,8 @@ def test_mlx_is_checked_unless_its_server_takes_grammars(fields: Json) -> None:
 
 
 def test_calls_that_the_model_decides_on_get_a_grammar() -> None:
-    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
-    raw = worked_out(can, tools=[tool("now")]).raw
+    capabilities = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    raw = worked_out(capabilities, tools=[tool("now")]).raw
     assert raw is not None
     assert raw.grammar is not None
     assert raw.in_reasoning is not None
@@ -266,7 +268,7 @@ def test_a_constraint_that_nobody_can_enforce_is_refused() -> None:
 
 
 def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> None:
-    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    capabilities = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
@@ -277,41 +279,41 @@ def test_terms_are_kept_for_requests_with_the_same_tools_and_constraint() -> Non
 
     cache = TermsCache()
     first = request("now")
-    assert cache.get(first, can) is None
-    cache.keep(first, can, terms := work_out(first, settings, can))
-    assert cache.get(request("now", *PAST, temperature=1), can) is terms
+    assert cache.get(first, capabilities) is None
+    cache.keep(first, capabilities, terms := derive_terms(first, settings, capabilities))
+    assert cache.get(request("now", *PAST, temperature=1), capabilities) is terms
     others = (request("later"), request("now", tool_choice="auto"), request("now", parallel_tool_calls=False))
-    assert [cache.get(other, can) for other in others] == [None, None, None]
+    assert [cache.get(other, capabilities) for other in others] == [None, None, None]
     assert cache.get(first, ModelCapabilities(HERMES, HERMES)) is None
     free = request("now", tool_choice=None)
-    assert cache.get(free, can) is None
-    cache.keep(free, can, decided := work_out(free, settings, can))
-    assert cache.get(request("now", *PAST, tool_choice=None), can) is decided
-    assert cache.get(request("later", tool_choice=None), can) is None
-    assert cache.get(request("now", tool_choice=None, parallel_tool_calls=False), can) is None
-    assert cache.get(first, can) is terms
+    assert cache.get(free, capabilities) is None
+    cache.keep(free, capabilities, decided := derive_terms(free, settings, capabilities))
+    assert cache.get(request("now", *PAST, tool_choice=None), capabilities) is decided
+    assert cache.get(request("later", tool_choice=None), capabilities) is None
+    assert cache.get(request("now", tool_choice=None, parallel_tool_calls=False), capabilities) is None
+    assert cache.get(first, capabilities) is terms
     for number in range(MAX_KEPT):
-        cache.keep(request(f"t{number}"), can, terms)
-    assert cache.get(first, can) is None, "the oldest goes first"
+        cache.keep(request(f"t{number}"), capabilities, terms)
+    assert cache.get(first, capabilities) is None, "the oldest goes first"
     long = request("now", tools=[tool("x" * 4000) for _ in range(MAX_KEPT_BYTES // 4000 + 1)])
-    cache.keep(long, can, terms)
-    assert cache.get(long, can) is None
+    cache.keep(long, capabilities, terms)
+    assert cache.get(long, capabilities) is None
 
 
 def test_terms_of_so_many_requests_are_kept() -> None:
-    can = ModelCapabilities(HERMES, HERMES)
+    capabilities = ModelCapabilities(HERMES, HERMES)
     settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     cache = TermsCache()
     asked = [ChatRequest.parse(json.dumps({"messages": [USER], "tools": [tool(f"t{at}")]}).encode()) for at in range(3)]
-    terms = work_out(asked[0], settings, can)
+    terms = derive_terms(asked[0], settings, capabilities)
     for one in asked:
-        cache.keep(one, can, terms)
+        cache.keep(one, capabilities, terms)
     for number in range(MAX_KEPT - 2):
         body = {"messages": [USER], "tools": [tool(f"more{number}")]}
-        cache.keep(ChatRequest.parse(json.dumps(body).encode()), can, terms)
-    assert [cache.get(one, can) for one in asked] == [None, terms, terms]
+        cache.keep(ChatRequest.parse(json.dumps(body).encode()), capabilities, terms)
+    assert [cache.get(one, capabilities) for one in asked] == [None, terms, terms]
 
 
 @pytest.mark.parametrize(
@@ -351,13 +353,13 @@ def written(*tools: Json, **options: Any) -> str:
 
 @pytest.mark.parametrize(("parallel", "calls"), [(True, MAX_CALLS), (False, 1)])
 def test_a_grammar_allows_one_call_unless_several_may_come(parallel: bool, calls: int) -> None:
-    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    capabilities = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     tools = [tool("now"), tool("later")]
-    one = worked_out(can, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
+    one = worked_out(capabilities, tools=tools, tool_choice="required", parallel_tool_calls=parallel)
     assert one.raw is not None
     assert one.raw.grammar == written(*tools, calls=calls)
     named = {"type": "function", "function": {"name": "now"}}
-    one = worked_out(can, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
+    one = worked_out(capabilities, tools=tools, tool_choice=named, parallel_tool_calls=parallel)
     assert one.raw is not None
     assert one.raw.grammar == written(*tools, only=["now"], calls=1)
 
@@ -387,12 +389,12 @@ def test_fields_that_config_yaml_decides(strip: tuple[str, ...], force: Json, ex
     assert {name: value for name, value in fields.items() if name not in ("model", "messages")} == expected
 
 
-def prompt(can: ModelCapabilities, messages: list[Json], **fields: Any) -> Json:
+def prompt(capabilities: ModelCapabilities, messages: list[Json], **fields: Any) -> Json:
     settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
     request = ChatRequest.parse(json.dumps({"messages": messages, **fields}).encode())
-    return {name: json.loads(bytes(value)) for name, value in prepare_prompt(request, settings, can).items()}
+    return {name: json.loads(bytes(value)) for name, value in prepare_prompt(request, settings, capabilities).items()}
 
 
 def test_a_prompt_whose_tokens_are_counted_is_the_one_that_is_sent() -> None:
@@ -410,11 +412,11 @@ def test_a_prompt_whose_tokens_are_counted_is_the_one_that_is_sent() -> None:
 
 
 @pytest.mark.parametrize(
-    "can", [ModelCapabilities(HERMES, HERMES), ModelCapabilities(HERMES, HERMES, tools_in="system")]
+    "capabilities", [ModelCapabilities(HERMES, HERMES), ModelCapabilities(HERMES, HERMES, tools_in="system")]
 )
-def test_a_broken_past_is_repaired_before_it_is_counted(can: ModelCapabilities) -> None:
+def test_a_broken_past_is_repaired_before_it_is_counted(capabilities: ModelCapabilities) -> None:
     orphan = [USER, {"role": "tool", "tool_call_id": "x", "content": "noon"}]
-    assert [message["role"] for message in prompt(can, orphan)["messages"]] == ["user", "user"]
+    assert [message["role"] for message in prompt(capabilities, orphan)["messages"]] == ["user", "user"]
 
 
 @pytest.mark.parametrize(
@@ -428,18 +430,18 @@ def test_a_broken_past_is_repaired_before_it_is_counted(can: ModelCapabilities) 
     ],
 )
 def test_a_past_call_that_no_text_can_express_is_refused(message: Json, param: str) -> None:
-    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    capabilities = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     with pytest.raises(ProviderInvalidRequest) as caught:
-        prepared(can, messages=[USER, {"role": "assistant", **message}], tools=[tool("now")])
+        prepared(capabilities, messages=[USER, {"role": "assistant", **message}], tools=[tool("now")])
     assert caught.value.param == param
 
 
 def test_a_past_call_is_written_behind_what_the_model_said() -> None:
-    can = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
+    capabilities = ModelCapabilities(HERMES, HERMES, tools_in="system", takes_tools=False)
     parts = [{"type": "text", "text": "So:"}]
     for content in ("So:", parts):
         messages = [USER, {"role": "assistant", "content": content, "tool_calls": [CALL]}]
-        (_, _, called) = sent(prepared(can, messages=messages, tools=[tool("now")]))["messages"]
+        (_, _, called) = sent(prepared(capabilities, messages=messages, tools=[tool("now")]))["messages"]
         if isinstance(content, str):
             assert called["content"].startswith("So:")
             assert '"now"' in called["content"]
@@ -467,12 +469,12 @@ def test_the_schemas_of_tools_and_text_may_have_a_megabyte_together(more: int, t
     settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    capabilities = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     if taken:
-        assert work_out(request, settings, can).guarded
+        assert derive_terms(request, settings, capabilities).guarded
         return
     with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes"):
-        work_out(request, settings, can)
+        derive_terms(request, settings, capabilities)
 
 
 @pytest.mark.parametrize(("more", "taken"), [(0, True), (1, False)], ids=["at the bound", "beyond"])
@@ -483,12 +485,12 @@ def test_a_schema_may_have_a_megabyte(more: int, taken: bool) -> None:
     settings = RequestSettings.of(
         "ollama", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = ModelCapabilities(NATIVE, NATIVE)
+    capabilities = ModelCapabilities(NATIVE, NATIVE)
     if taken:
-        assert work_out(request, settings, can).method == "engine"
+        assert derive_terms(request, settings, capabilities).method == "engine"
         return
     with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
-        work_out(request, settings, can)
+        derive_terms(request, settings, capabilities)
     assert caught.value.param == "response_format.json_schema.schema"
 
 
@@ -512,12 +514,12 @@ def test_the_schemas_of_tools_may_have_a_megabyte(choice: str, strict: bool, mor
     settings = RequestSettings.of(
         "llama.cpp", defaults={}, strip=(), force={}, engine_enforces=False, compile=compiled, write=grammar
     )
-    can = ModelCapabilities(HERMES, HERMES, notation="gbnf")
+    capabilities = ModelCapabilities(HERMES, HERMES, notation="gbnf")
     if expected == "refused":
         with pytest.raises(ProviderInvalidRequest, match="longer than 1048576 bytes") as caught:
-            work_out(request, settings, can)
+            derive_terms(request, settings, capabilities)
         assert caught.value.param == "tools"
         return
-    raw = work_out(request, settings, can).raw
+    raw = derive_terms(request, settings, capabilities).raw
     assert raw is not None
     assert (raw.grammar is not None) is (expected == "grammar")

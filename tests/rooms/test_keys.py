@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderUnavailable
-from gateway.server.keys import LOOK_SECONDS, KeyFile, Keyring, wanted
+from gateway.server.keys import POLL_SECONDS, KeyFile, Keyring, wanted
 from gateway.server.principal import LOCAL, Principal
 from tests.cli.commands import config, ctxgate, environment
 from tests.patience import PATIENCE
@@ -105,7 +105,7 @@ def test_a_new_key_works_at_once_and_a_revoked_one_ends_within_a_second(file: Ke
     assert ring.principal(second.encode())
     assert ring.principal(key.encode())
     file.revoke(first.id)
-    clock.now += LOOK_SECONDS
+    clock.now += POLL_SECONDS
     with pytest.raises(ProviderAuthentication):
         ring.principal(key.encode())
 
@@ -115,10 +115,10 @@ def test_a_server_that_asked_for_keys_goes_on_asking(file: KeyFile) -> None:
     ring = keyring(file, clock=clock)
     assert ring.principal(None) is LOCAL
     only, _ = file.add()
-    clock.now += LOOK_SECONDS
+    clock.now += POLL_SECONDS
     for step in (lambda: None, lambda: file.revoke(only.id), file.path.unlink):
         step()
-        clock.now += LOOK_SECONDS
+        clock.now += POLL_SECONDS
         with pytest.raises(ProviderAuthentication):
             ring.principal(None)
 

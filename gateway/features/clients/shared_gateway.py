@@ -24,7 +24,7 @@ from gateway.server.keys import KeyFile
 if TYPE_CHECKING:
     from gateway.config import Config, Server
 
-LOOK_AGAIN_SECONDS = 0.05
+POLL_SECONDS = 0.05
 SPARE_SECONDS = 5.0
 NEEDS_KEY = "asks for a key: set CTXGATE_KEY to one (`ctxgate keys add` makes one)"
 
@@ -112,7 +112,7 @@ def _lock(file: IO[str], kind: int, seconds: float) -> None:
     while not _locked(file, kind):
         if time.monotonic() > deadline:
             raise ProviderUnavailable(f"another `ctxgate launch` holds {file.name} for too long")
-        time.sleep(LOOK_AGAIN_SECONDS)
+        time.sleep(POLL_SECONDS)
 
 
 def _started_unless_running(users: IO[str], log: Path, config: Config, model: str, key: str | None) -> Place:

@@ -183,7 +183,7 @@ def _saved(settings: Settings) -> SavedPrompts | None:
     return SavedPrompts(settings.saved, folder / f"{host}-{os.getpid()}")
 
 
-async def _look(settings: Settings) -> Seen:
+async def _probe_node(settings: Settings) -> Seen:
     needs: dict[str, Footprint] = {}
     saved = SavedPrompts(settings.saved, settings.state_dir) if settings.saved is not None else None
     residency = Residency(settings.limits, state_dir=settings.state_dir, prompts=saved)
@@ -197,6 +197,6 @@ async def _look(settings: Settings) -> Seen:
     return Seen(socket.gethostname(), budget, needs)
 
 
-def look(settings: Settings) -> Seen:
+def probe(settings: Settings) -> Seen:
     """Describes the machine on which this runs, for the placer."""
-    return asyncio.run(_look(settings))
+    return asyncio.run(_probe_node(settings))

@@ -155,7 +155,7 @@ class Member:
 
     def _note(self, load: Load) -> None:
         self._heard_of[load.gateway] = time.monotonic(), load
-        self._limiter.elsewhere(load.gateway, load.used, whole=load.whole)
+        self._limiter.add_remote_usage(load.gateway, load.used, whole=load.whole)
         for backend in self._pool.backends.values():
             for id, engine in backend.engines.items():
                 if id in load.busy or load.whole:
@@ -168,7 +168,7 @@ class Member:
         for gateway, (at, _) in [*self._heard_of.items()]:
             if now - at > SILENT_SECONDS:
                 del self._heard_of[gateway]
-                self._limiter.elsewhere(gateway, {}, whole=True)
+                self._limiter.add_remote_usage(gateway, {}, whole=True)
                 for backend in self._pool.backends.values():
                     for engine in backend.engines.values():
                         backend.others(gateway, engine, 0)
@@ -236,7 +236,7 @@ class Member:
                 changed = {id: count for id, count in busy.items() if told.get(id, 0) != count}
             waiting = {name: each.waiting.all for name, each in self._pool.backends.items() if each.waiting.all}
             told = busy
-            used = self._limiter.news(whole=whole)
+            used = self._limiter.unreported_usage(whole=whole)
             load = Load(self._id, self.url, changed, waiting, self._read_since(), used, whole)
             for message in split(load, MAX_BYTES):
                 await self._bus.send(message)

@@ -27,7 +27,7 @@ from gateway.engines.recipe import slots
 from gateway.engines.states import State
 from gateway.errors import Backoff, GatewayError
 from gateway.features.cluster import scaling, tables
-from gateway.features.cluster.actor import EngineActor, Refused, Running, Seen, look
+from gateway.features.cluster.actor import EngineActor, Refused, Running, Seen, probe
 from gateway.features.cluster.bus import Bus
 from gateway.features.cluster.placement import Placed, Placement, Wish, place
 from gateway.features.cluster.values import (
@@ -54,8 +54,8 @@ SILENT_SECONDS = 8.0
 SETTLE_SECONDS = 1.5
 """After this time, every gateway knows that an engine drains."""
 RPC_SECONDS = 10.0
-LOOK_AGAIN_SECONDS = 60.0
-FIRST_LOOK_SECONDS = 30.0
+PROBE_SECONDS = 60.0
+FIRST_PROBE_SECONDS = 30.0
 """How long a new node has to describe itself before engines are placed without it."""
 LOST_SECONDS = 600.0
 """How long status pages still show a node that is gone."""
@@ -100,10 +100,10 @@ class Placer:
         self._settings = settings
         self._engines: dict[str, _Engine] = {}
         self._nodes: dict[str, Node] = {}
-        self._looked: dict[str, float] = {}
+        self._probed: dict[str, float] = {}
         self._lost: dict[str, tuple[NodeRow, float]] = {}
         """Nodes that are gone, with the time of their end."""
-        self._looking: dict[str, asyncio.Task[None]] = {}
+        self._probes: dict[str, asyncio.Task[None]] = {}
         self._loads: dict[str, tuple[float, Load]] = {}
         self._wished: dict[str, float] = {}
         self._failures: dict[str, _Failure] = {}
@@ -118,7 +118,7 @@ class Placer:
     async def configure(self, settings: Settings) -> None:
         """Takes over a configuration, and begins to work."""
         self._settings = settings
-        self._looked.clear()
+        self._probed.clear()
         if self._running is None:
             self._running = asyncio.create_task(self._run(), name="placer")
         self._wake.set()
@@ -200,30 +200,30 @@ class Placer:
             if id not in alive:
                 row = self._node_row(self._nodes.pop(id))
                 self._lost[id] = replace(row, used=0, gpu_used=0, engines=(), alive=False), time.monotonic()
-                self._looked.pop(id, None)
+                self._probed.pop(id, None)
         for engine in [*self._engines.values()]:
             if engine.node not in alive:
                 self._gone(engine, "its node is gone")
         now = time.monotonic()
         for id, node in alive.items():
-            if id not in self._looking and now - self._looked.get(id, -LOOK_AGAIN_SECONDS) >= LOOK_AGAIN_SECONDS:
-                self._looked[id] = now
-                self._looking[id] = self._spawn(self._look_at(id, node))
+            if id not in self._probes and now - self._probed.get(id, -PROBE_SECONDS) >= PROBE_SECONDS:
+                self._probed[id] = now
+                self._probes[id] = self._spawn(self._probe(id, node))
 
     def _knows_nodes(self) -> bool:
         """Whether every node has described itself, or had the time to."""
         now = time.monotonic()
         return all(
-            now - self._looked.get(id, now) > FIRST_LOOK_SECONDS for id in self._looking if id not in self._nodes
+            now - self._probed.get(id, now) > FIRST_PROBE_SECONDS for id in self._probes if id not in self._nodes
         )
 
-    async def _look_at(self, id: str, node: dict[str, Any]) -> None:
+    async def _probe(self, id: str, node: dict[str, Any]) -> None:
         try:
-            task = ray.remote(num_cpus=0, max_retries=0)(look).options(scheduling_strategy=_on(id))
+            task = ray.remote(num_cpus=0, max_retries=0)(probe).options(scheduling_strategy=_on(id))
             seen: Seen = await asyncio.wait_for(task.remote(self._settings), 3 * RPC_SECONDS)
         except (TimeoutError, ray.exceptions.RayError) as error:
             log.warning("placer: node %s can't be inspected: %s", id[:8], error)
-            self._looked.pop(id, None)
+            self._probed.pop(id, None)
         else:
             resources = node["Resources"]
             gpus = resources.get("GPU", 0.0)
@@ -243,7 +243,7 @@ class Placer:
             self._lost.pop(id, None)
             self._wake.set()
         finally:
-            self._looking.pop(id, None)
+            self._probes.pop(id, None)
 
     def _heard(self, message: Message) -> None:
         if isinstance(message, Load):
@@ -342,7 +342,7 @@ class Placer:
                     self._stop(engine)
         for key, why in placement.refused.items():
             # Nodes that were never looked at may fit.
-            if not self._looking:
+            if not self._probes:
                 self._failed(key.rpartition(" ")[0], why, "no_memory")
 
     # What it does

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 MAX_CONNECTIONS = 1024
 """Clients of all sockets together."""
-LOOK_SECONDS = 1.0
+POLL_SECONDS = 1.0
 """How often to check for changes of the configuration, the tree and the engines."""
 PARTING_SECONDS = 2.0
 """Time for clients to read the end of their runs when the gateway stops."""
@@ -76,7 +76,7 @@ class LiveTree:
         self.ready = asyncio.Event()
         """Set when every socket is in place."""
         self._services = services
-        self._look = asyncio.Event()
+        self._woken = asyncio.Event()
         self._servers: dict[Path, asyncio.Server] = {}
         self._clients: dict[asyncio.Task[None], Wire] = {}
         self._models: dict[str, str] = {}
@@ -121,7 +121,7 @@ class LiveTree:
                     await self._sync(config)
                     if unknown(root, config) and (self._asking is None or self._asking.done()):
                         self._asking = asyncio.create_task(self._ask_servers(), name="ask for tools")
-                self._look.clear()
+                self._woken.clear()
                 try:
                     changed = await asyncio.to_thread(_changed_at, root / MANIFEST)
                     if changed != seen:
@@ -132,9 +132,9 @@ class LiveTree:
                 except OSError as error:
                     # A full disk or a removed tree, for example. The next check may succeed.
                     log.error("/ctx: %s", error)
-                looking = asyncio.create_task(self._look.wait())
-                await asyncio.wait({stopping, looking}, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-                looking.cancel()
+                waking = asyncio.create_task(self._woken.wait())
+                await asyncio.wait({stopping, waking}, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+                waking.cancel()
         finally:
             stopping.cancel()
             await self._end()
@@ -162,7 +162,7 @@ class LiveTree:
                 except (ToolError, OSError) as error:
                     log.warning("/ctx: no objects for the tools of the MCP server %s: %s", server.name, error)
         await self._sync(config)
-        self._look.set()
+        self._woken.set()
 
     async def _end(self) -> None:
         if self._asking is not None:
@@ -294,11 +294,11 @@ class LiveTree:
         for route in self._services.gateway.routes.values():
             if route.engine is not None and id(route.engine) not in self._watched:
                 self._watched.add(id(route.engine))
-                route.engine.on_change(lambda _: self._look.set())
+                route.engine.on_change(lambda _: self._woken.set())
 
     def _ended(self, triple: Triple, session: str | None, run: str, status: Status) -> None:
         self._log.add(triple, session, run, status)
-        self._look.set()
+        self._woken.set()
 
     async def _refresh(self) -> None:
         gateway = self._services.gateway

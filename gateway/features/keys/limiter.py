@@ -25,15 +25,15 @@ class Limiter:
         self._used_today = used_today
         self._meters: dict[str, KeyMeter] = {}
         self._used: list[KeyMeter] = []
-        """Those that want ticks."""
+        """Meters that need ticks."""
         self._untold: dict[KeyMeter, None] = {}
-        """Those that were used since `news` found none, or still are."""
+        """Meters that were used since `unreported_usage` found nothing new, or are in use."""
         self._told: dict[str, Used] = {}
-        """What each key had used, all in all, when `news` was asked last."""
+        """The total usage of each key at the last call of `unreported_usage`."""
         self._running: dict[str, dict[str, int]] = {}
         """Requests at a time of each key at each other gateway."""
         self._early: dict[str, deque[tuple[float, str, Used]]] = {}
-        """What other gateways told in the last minute of keys that were never used here: when, who, and what."""
+        """Usage that other gateways reported in the last minute for keys unused here: time, gateway, usage."""
         self._remembering: dict[str, asyncio.Task[None]] = {}
         """By key; a finished one has succeeded."""
 
@@ -53,21 +53,21 @@ class Limiter:
             await self._remembered(meter)
         return meter
 
-    def news(self, *, whole: bool) -> dict[str, Used]:
+    def unreported_usage(self, *, whole: bool) -> dict[str, Used]:
         """What was used here and other gateways don't know yet, by key. whole: with all requests at a time."""
         found: dict[str, Used] = {}
         for meter in [*self._untold]:
             before, used = self._told.get(meter.key, (0, 0, 0)), meter.used()
             self._told[meter.key] = used
-            news = used[0] - before[0], used[1] - before[1], used[2]
-            if news != (0, 0, before[2]) or (whole and used[2]):
-                found[meter.key] = news
+            unreported = used[0] - before[0], used[1] - before[1], used[2]
+            if unreported != (0, 0, before[2]) or (whole and used[2]):
+                found[meter.key] = unreported
             elif not used[2]:
                 del self._untold[meter]
         return found
 
-    def elsewhere(self, gateway: str, used: Mapping[str, Used], *, whole: bool) -> None:
-        """What another gateway told. whole: it works on no request of any other key."""
+    def add_remote_usage(self, gateway: str, used: Mapping[str, Used], *, whole: bool) -> None:
+        """Counts what another gateway reported. whole: it works on no request of any other key."""
         now = monotonic()
         for key, one in used.items():
             if (meter := self._meters.get(key)) is not None:

@@ -30,11 +30,11 @@ class Countdown:
         """What is left now, and what was when `take` was called last."""
         self._parallel = UNLIMITED
         self._granted = self._free = 0
-        """How many requests could come at the last grant without another one, and how many still can."""
+        """Requests that the last grant allows, and how many of them are left."""
         self._entered = self._booked = self._ended = 0
-        """Requests until the last grant, those of them that `take` has told, and those that have ended."""
+        """Requests until the last grant; those that `take` has reported; those that have ended."""
         self._last = self._beyond = 0
-        """Up to which of them the limit on requests goes, and by how many that is more than was granted."""
+        """The request count at which the limit on requests is reached, and how much of it isn't granted yet."""
 
     @property
     def running(self) -> int:
@@ -100,8 +100,8 @@ class Countdown:
 class KeyMeter:
     """See `gateway.wire.chat.Meter`.
 
-    What is used is entered into the ledger when somebody looks, and at each `tick`, which comes once a second: a second
-    late at most. wake: called when ticks shall come; no more are wanted once `tick` has returned False.
+    Usage is entered into the ledger whenever it is read, and at each `tick`, once a second: so a second late at most.
+    wake: requests ticks; they stop once `tick` returns False.
     """
 
     __slots__ = (
@@ -137,7 +137,7 @@ class KeyMeter:
     def change(self, limits: Limits) -> None:
         """If they are other limits, those of a minute count anew."""
         if limits != self.limits:
-            self._book(self._now())
+            self._count_usage(self._now())
             self._ledger.limit(limits)
             self._head = HeadLines(limits)
         self.limits = limits
@@ -145,21 +145,21 @@ class KeyMeter:
 
     def remember(self, tokens: int) -> None:
         """tokens: of today, in the store."""
-        self._book(self._now())
+        self._count_usage(self._now())
         self._ledger.begin(tokens, self._clock())
         self.remembers = True
 
     def used_elsewhere(self, requests: int, tokens: int, running: int, at: float) -> None:
         """What other gateways of the cluster told: requests and tokens at a time `at`, and how many requests are
         running there, all in all."""
-        self._book(self._now())
+        self._count_usage(self._now())
         self._ledger.add(requests, tokens, at, self._clock())
         self._elsewhere = running
         self._limit_parallel()
 
     def used(self) -> Used:
         """Requests and tokens in this process, all in all, and requests at a time."""
-        self._book(self._now())
+        self._count_usage(self._now())
         return self._requests, self._tokens, self._count.running
 
     @property
@@ -183,7 +183,7 @@ class KeyMeter:
             raise
 
     def standing(self) -> Standing:
-        return self._look(self._now())
+        return self._standing(self._now())
 
     def lines(self, requests: int) -> bytes:
         tokens = self._count.tokens  # answers that ended meanwhile may have taken it below 0
@@ -196,14 +196,14 @@ class KeyMeter:
     def spend(self, usage: Mapping[str, Any], now: float) -> None:
         if self._fresh:
             if not self._awake:
-                self._look(now)
+                self._standing(now)
             self._head.spent()
             self._fresh = False
         self._count.spend(spent(usage))
 
     def tick(self) -> bool:
         """A second has passed. Returns whether anything has been used in it."""
-        self._awake = self._book(self._now())
+        self._awake = self._count_usage(self._now())
         if not self._awake:
             self._fresh = True
         return self._awake
@@ -211,7 +211,7 @@ class KeyMeter:
     def _admit(self) -> int:
         """Looks into the ledger for a request to which the countdown said no. Raises LimitReached."""
         now = self._now()
-        standing, clock = self._look(now), self._clock()
+        standing, clock = self._standing(now), self._clock()
         if (left := self._count.enter()) >= 0:
             return left
         if self._count.crowded:
@@ -221,8 +221,8 @@ class KeyMeter:
         message = f"key {self.key}: {why} are its limit; try again in {max(1, ceil(wait))} s"
         raise LimitReached(message, wait, standing)
 
-    def _look(self, now: float) -> Standing:
-        self._book(now)
+    def _standing(self, now: float) -> Standing:
+        self._count_usage(now)
         standing, of_the_day = self._ledger.standing(now, self._clock())
         self._head.show(standing.tokens, of_the_day=of_the_day)
         self._fresh = True
@@ -236,7 +236,7 @@ class KeyMeter:
         parallel = self.limits.parallel
         self._count.limit(parallel - self._elsewhere if parallel is not None else UNLIMITED)
 
-    def _book(self, now: float) -> bool:
+    def _count_usage(self, now: float) -> bool:
         """Enters what has been used since the last time, as if it were used now. Returns whether anything was."""
         requests, tokens = self._count.take()
         self._requests += requests

@@ -221,7 +221,7 @@ class Work:
             raise ProviderInvalidRequest(f"{self.name}: models can be pulled only from hf.co or Ollama's library")
         else:
             written = f"ollama:{self.name}"
-        found = add.fetch(config, add.look(config, written), self._told)
+        found = add.fetch(config, add.identify(config, written), self._told)
         add.add(config, found)
         self.model = found.name
 

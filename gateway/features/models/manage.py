@@ -147,7 +147,7 @@ async def offer(request: Request) -> ASGIApp:
         raise ProviderInvalidRequest("name a repository as org/repo", param="repo")
     config = request.gateway.config
 
-    def look() -> Json:
+    def offered() -> Json:
         limit = fit.budget(config)
         found = hub.offer(source)
         there = {model.pull.file for model in config.models.values() if model.pull and model.pull.name == source.repo}
@@ -164,7 +164,7 @@ async def offer(request: Request) -> ASGIApp:
             "there": sorted(filter(None, there)),
         }
 
-    return JSON(await _of_hub(request, look))
+    return JSON(await _of_hub(request, offered))
 
 
 async def model(request: Request) -> ASGIApp:

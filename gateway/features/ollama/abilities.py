@@ -26,7 +26,7 @@ async def abilities(route: Route) -> list[str]:
         return ["embedding"] if "embedding" in model.roles else []
     known, takes_tools = await _about(route)
     capability = route.sender.capability
-    await capability.look()
+    await capability.detect()
     # If the gateway reads the calls, it can show any model its tools.
     calls = model.runtime != "echo" and (takes_tools or not capability.reader.untouched)
     return ["completion", *_of_chat(model, known, calls=calls)]

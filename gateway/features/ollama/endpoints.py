@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from starlette.responses import Response
 
 from gateway import __version__
-from gateway.api.listing import Listing, Seen
+from gateway.api.listing import Listing, Survey
 from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
@@ -221,12 +221,12 @@ async def _vectors(
 
 async def tags(request: Request) -> ASGIApp:
     all = request.flag("all")
-    seen = await request.services.shared(Listing).look()
+    seen = await request.services.shared(Listing).survey()
     return JSON({"models": [_entry(seen, route.model) for route in seen.listed(all=all)]})
 
 
 async def running(request: Request) -> ASGIApp:
-    seen = await request.services.shared(Listing).look()
+    seen = await request.services.shared(Listing).survey()
     routes = request.gateway.routes.values()
     ready = [route for route in routes if route.engine is not None and route.engine.state == "ready"]
     return JSON({"models": [{**_entry(seen, route.model), **_stay(route.engine)} for route in ready]})
@@ -244,7 +244,7 @@ async def show(request: Request) -> ASGIApp:
     route = request.gateway.route(plain_name(wanted.model or wanted.name))
     if (error := await route.server.missing()) is not None:
         raise error
-    model, entry = route.model, _entry(await request.services.shared(Listing).look(), route.model)
+    model, entry = route.model, _entry(await request.services.shared(Listing).survey(), route.model)
     family = entry["details"]["family"]
     info: dict[str, Any] = {"general.architecture": family, "general.basename": model.name}
     if model.context_window is not None:
@@ -283,7 +283,7 @@ def _encoder(
     return LineEncoder(name, time.time(), time.time, generate=generate, tier=tier, top=wanted.top, warnings=warnings)
 
 
-def _entry(seen: Seen, model: Model) -> dict[str, Any]:
+def _entry(seen: Survey, model: Model) -> dict[str, Any]:
     """A model as Ollama lists it. Never reads the model's files, so only their size is known."""
     file = seen.files.get(model.name)
     size, stamp = file or (0, seen.changed)

@@ -125,7 +125,7 @@ class Live:
         self._epoch = f"{time():.0f}"
         """Distinguishes this process from an earlier one, whose requests have the same numbers."""
         self._status: Json = {}
-        self._looked = 0.0
+        self._refreshed = 0.0
 
     async def events(self, last: str, *, follow: bool) -> AsyncIterator[bytes]:
         """Server-sent events: only the first, or all until the gateway ends. last: the id of the client's last one.
@@ -147,8 +147,8 @@ class Live:
     def status(self) -> Json:
         """See `gateway.features.operations.snapshot`; at most STATUS_SECONDS old."""
         now = monotonic()
-        if not self._status or now - self._looked >= STATUS_SECONDS:
-            self._looked = now
+        if not self._status or now - self._refreshed >= STATUS_SECONDS:
+            self._refreshed = now
             self._status = snapshot(self._services.gateway, self._services.reloader)
         return self._status
 

@@ -12,7 +12,7 @@ from gateway.errors import ProviderInvalidRequest
 
 if TYPE_CHECKING:
     from gateway.config import Config
-    from gateway.observe.request_log import Party, Total
+    from gateway.observe.request_log import Total, UsageKey
     from gateway.store import Store
 
 By = Literal["day", "key", "model", "client"]
@@ -25,7 +25,7 @@ FRACTIONS = ("seconds", "sound_seconds")
 DAY_SECONDS = 86400
 
 
-async def add_totals(store: Store, totals: Mapping[Party, Total]) -> None:
+async def add_totals(store: Store, totals: Mapping[UsageKey, Total]) -> None:
     """Adds to the sums, all or nothing."""
     await add(store, [dict(zip(BY, party, strict=True)) | asdict(total) for party, total in totals.items()])
 

@@ -47,7 +47,7 @@ class TracedRoute(Route):
         def book(row: Row) -> None:
             token = _current.set(note)
             try:
-                self._book(row)
+                self._log(row)
             finally:
                 _current.reset(token)
 
@@ -95,8 +95,8 @@ class TracedRoute(Route):
         finally:
             _current.reset(token)
 
-    def _book(self, row: Row) -> None:
-        super()._book(row)
+    def _log(self, row: Row) -> None:
+        super()._log(row)
         self._traces.write(row, _current.get() or self._begin())
 
 

@@ -100,7 +100,7 @@ class SystemResolver:
             else:
                 answer.set_result(found)
 
-        def look() -> None:
+        def resolve() -> None:
             found: Addresses | Exception
             try:
                 found = self._lookup(host, port)
@@ -109,7 +109,7 @@ class SystemResolver:
             with suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(done, found)
 
-        threading.Thread(target=look, name=f"resolver {host}", daemon=True).start()
+        threading.Thread(target=resolve, name=f"resolver {host}", daemon=True).start()
         return list(dict.fromkeys(str(address[0]) for *_, address in await answer))
 
 

@@ -70,7 +70,7 @@ def add(
     from gateway.features.models.pull.progress import progress_on
 
     loaded = configuration(config)
-    found = inventory.look(loaded, source, name=name, model_name=model_name, window=window)
+    found = inventory.identify(loaded, source, name=name, model_name=model_name, window=window)
     status = _status(loaded)
     _show(loaded, found, status)
     if dry_run:

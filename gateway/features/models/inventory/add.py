@@ -100,7 +100,7 @@ class Addition(Struct, frozen=True):
         return f"{cut}needs about {_bytes(self.need)} of memory"
 
 
-def look(
+def identify(
     config: Config, written: str, *, name: str | None = None, model_name: str | None = None, window: int | None = None
 ) -> Addition:
     """Inspects the source and prepares its entry. Fetches nothing large, and writes nothing.
@@ -203,7 +203,7 @@ def _local(config: Config, source: Local, written: str, model_name: str | None) 
 def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> Addition:
     from gateway.features.models.inventory import hub
 
-    found = hub.look(source)
+    found = hub.identify(source)
     for model in config.models.values():
         there = model.pull
         if there is not None and (there.kind, there.name, there.file) == ("hub", found.repo, found.file):
@@ -242,7 +242,7 @@ def _ollama(config: Config, source: InOllama, written: str, model_name: str | No
 
 
 def _server(config: Config, source: Server, written: str, model_name: str | None) -> Addition:
-    found = servers.look(source.url, model_name)
+    found = servers.identify(source.url, model_name)
     lines: list[Line] = [Line("runtime", found.runtime), Line("base_url", source.url)]
     if found.runtime == "openai" or model_name is not None:
         lines.append(Line("model_name", found.model_name, "as the server calls it"))

@@ -66,7 +66,7 @@ class Offer(Struct, frozen=True):
     variants: tuple[Variant, ...]
 
 
-def look(source: Hub) -> Found:
+def identify(source: Hub) -> Found:
     """Fetches only lists and small files. Raises ProviderInvalidModel for a repository without such a model, and what
     `gateway.features.models.pull.hub.translated` raises."""
     with translated(source.repo, source.revision):
@@ -84,12 +84,12 @@ def look(source: Hub) -> Found:
 
 
 def offer(source: Hub) -> Offer:
-    """All choices of a repository, the smallest first. Raises what `look` raises."""
+    """All choices of a repository, the smallest first. Raises what `identify` raises."""
     with translated(source.repo, source.revision):
         commit, files = listed(source.repo, source.revision, None)
         weights = [file for file in files if file.path.endswith(".gguf") and not _other(file.path)]
         if not weights or media.choices(source.repo, [file.path for file in files]):
-            found = look(source)
+            found = identify(source)
             name = "MLX" if found.kind is None else found.kind.role
             only = Variant(f"hf:{source.repo}", name, found.facts.size or 0, preferred=True)
             return Offer(source.repo, found.facts, (only,))

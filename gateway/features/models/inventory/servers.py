@@ -33,7 +33,7 @@ class Server(Struct, frozen=True):
     window: int | None = None
 
 
-def look(url: str, model_name: str | None) -> Server:
+def identify(url: str, model_name: str | None) -> Server:
     """model_name: which one of its models; None: its only one.
 
     Raises ProviderUnavailable (nothing answers), ProviderAuthentication, ProviderInvalidModel (it has another model, or

@@ -33,7 +33,7 @@ examples:
 """
 START_SECONDS = 30.0
 """How long to wait for the first answer. A first start may have to fetch a model: it continues by itself."""
-LOOK_SECONDS = 0.2
+POLL_SECONDS = 0.2
 HEALTH_SECONDS = 5.0
 
 manager_option = click.option(
@@ -245,7 +245,7 @@ def _started(server: Server, manager: Manager) -> int:
         if not (state := manager.state()).running:
             say(f"ctxgate: the service doesn't run: {state.text}; {state.cure}", file=sys.stderr)
             return ProviderUnavailable.exit_code
-        time.sleep(LOOK_SECONDS)
+        time.sleep(POLL_SECONDS)
     where = str(server.uds) if server.uds is not None else f"{base_url(server)}/v1"
     if answers:
         say(f"ctxgate: runs at {where}", file=sys.stderr)
