@@ -48,7 +48,7 @@ class CapabilityFinder:
         calls."""
         self._escaping: tuple[Backend | None, dict[tuple[bool, bool], ModelCapabilities]] = (None, {})
         """The results of `escaping`, by past calls and tools."""
-        self.plain = None if undetected else ModelCapabilities(self.reader, self.reader)
+        self.reader_only = None if undetected else ModelCapabilities(self.reader, self.reader)
         """For plain requests (`ChatRequest.plain`): the reader alone. None until it is detected."""
 
     async def find(self, request: ChatRequest, backend: Backend, *, plain: bool | None = None) -> ModelCapabilities:
@@ -56,12 +56,12 @@ class CapabilityFinder:
 
         plain: nothing but the reader; if omitted: `request.plain`.
         """
-        if self.plain is None:
+        if self.reader_only is None:
             await self._detect(await backend.about())
             # If nothing says beforehand, each answer shows it: the first known marker counts.
-            self.plain = ModelCapabilities(self.reader, self.reader)
+            self.reader_only = ModelCapabilities(self.reader, self.reader)
         if request.plain if plain is None else plain:
-            return self.plain
+            return self.reader_only
         key = backend, request.past_calls
         known = self.known.get(key)
         if known is None:
@@ -178,7 +178,7 @@ class CapabilityFinder:
         spec = choice.spec
         if spec is not None and spec.name == self._named and spec.layout != self.reader.layout:
             self.reader = spec
-            self.plain = ModelCapabilities(spec, spec)
+            self.reader_only = ModelCapabilities(spec, spec)
 
     async def _detect(self, known: About) -> None:
         choice = await asyncio.to_thread(choose, known)
@@ -187,7 +187,7 @@ class CapabilityFinder:
             self.evidence = "not seen yet: the first known marker in an answer counts"
             return
         self.reader = spec
-        self.plain = ModelCapabilities(self.reader, self.reader)
+        self.reader_only = ModelCapabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
 
 

@@ -199,7 +199,7 @@ class Gateway:
         route = self._asked.get(request.model)
         if route is None:
             route = self._asked[request.model] = self.route(request.model, "chat")
-        if route.plain and request.serving.tier != "flex":
+        if route.direct and request.serving.tier != "flex":
             meter = request.caller.meter
             if meter is None or not meter.limits.restricted:
                 if request.serving.tier == "auto":

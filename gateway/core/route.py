@@ -56,7 +56,7 @@ class Route:
         how long, and how many, flex requests wait before a server that it doesn't run. backend: the one to use without
         an engine; None: that of the server which config.yaml names. describer: of images; None: nobody."""
         self.model = model
-        self.plain = not (model.tiers or model.retries or model.fallbacks or model.transcribe_with)
+        self.direct = not (model.tiers or model.retries or model.fallbacks or model.transcribe_with)
         """No setting of the model requires a step before `open`."""
         self.engine = engine
         self.server = ModelServer(model, engine, backend)

@@ -135,7 +135,7 @@ class Sender:
     async def _capabilities(self, request: ChatRequest, backend: Backend) -> ModelCapabilities:
         capability = self.capability
         plain = request.plain and not self._keeps_reasoning(request)
-        capabilities = capability.plain if plain else capability.known.get((backend, request.past_calls))
+        capabilities = capability.reader_only if plain else capability.known.get((backend, request.past_calls))
         if capabilities is None:
             capabilities = await capability.find(request, backend, plain=plain)
         if request.call_threshold is not None:

@@ -129,7 +129,7 @@ async def test_plain_requests_ask_nothing_of_a_format_that_is_known() -> None:
 async def test_a_format_that_nothing_tells_is_looked_for_once() -> None:
     detected = model(tool_call_format="auto")
     finder, backend = CapabilityFinder(detected), Counted(detected)
-    assert (finder.plain, finder.evidence) == (None, "")
+    assert (finder.reader_only, finder.evidence) == (None, "")
     for _ in range(3):
         assert (await finder.find(request(), backend)).reader.name == "auto"
     assert backend.asked == {"about": 1}
