@@ -314,6 +314,21 @@ async def test_the_users_server_ends_and_ours_takes_its_port(model: Model, xllam
         assert engine.pid is not None
 
 
+async def test_a_failure_is_forgotten_once_the_users_server_answers(
+    model: Model, xllamacpp: Callable[[], Machine]
+) -> None:
+    address = Address(port=free_port())
+    engine = Engine(replace(model, path=Path("/no/such.gguf"), port=address.port), address)
+    with pytest.raises(WeightsMissing):
+        await engine.requests.ensure()
+    assert "/no/such.gguf" in (engine.status().failure or "")
+    async with stopped(Engine(replace(model, port=address.port), address, machine=xllamacpp)) as users_own:
+        await users_own.requests.ensure()
+        assert await engine.requests.ensure() == address
+        assert (engine.state, engine.status().failure) == ("ready", None)
+        await engine.stop()
+
+
 async def test_something_else_on_the_port(model: Model) -> None:
     async def teapot(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
