@@ -172,7 +172,7 @@ async def test_each_user_sees_their_own(tmp_path: Path) -> None:
 
 
 async def test_the_least_recently_used_go_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(conversation_store, "MOST", 2)
+    monkeypatch.setattr(conversation_store, "MAXIMUM", 2)
     async with gateway(tmp_path, answers()) as (url, _), of(url) as client:
         made = [(await client.conversations.create(items=[HI])).id for _ in range(3)]
         left = []
