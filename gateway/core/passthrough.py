@@ -30,7 +30,7 @@ class RequestMeter:
     `request_log.Ended`, and calls `end` once."""
 
     def __init__(
-        self, model: str, api: ApiName, stream: bool, book: Callable[[Row], None], caller: Caller = NOBODY
+        self, model: str, api: ApiName, stream: bool, log: Callable[[Row], None], caller: Caller = NOBODY
     ) -> None:
         self.first = 0.0
         self.usage: Mapping[str, Any] = {}
@@ -39,7 +39,7 @@ class RequestMeter:
         self._asked = model, stream
         self._api: ApiName = api
         self._caller = caller
-        self._log = book
+        self._log = log
 
     def came(self, payloads: int) -> None:
         """Counts payloads of a stream."""

@@ -129,18 +129,8 @@ class FastProtocol(HttpToolsProtocol):
     """Give it to uvicorn as `http=`; `app` must be a `HotApp`."""
 
     __slots__ = (
-        *(
-            "_active",
-            "_due",
-            "_evicted",
-            "_fault",
-            "_half",
-            "_idle_since",
-            "_leaving",
-            "_unfinished_head",
-            "_head_timer",
-        ),
-        *("_lost", "_number", "_allowance", "_stalled", "_wanted", "_why", "held", "modern", "worker"),
+        *("_active", "_allowance", "_deadline", "_due", "_evicted", "_fault", "_half", "_idle_since", "_leaving"),
+        *("_lost", "_number", "_stalled", "_unfinished_head", "_wanted", "_why", "held", "modern", "worker"),
     )
 
     _idle_since: float | None
@@ -172,12 +162,11 @@ class FastProtocol(HttpToolsProtocol):
         super().connection_made(transport)
         self.flow = _Flow(self)
         self.headers = []
-        self._idle_since = self._due = self._wanted = self._active = self._fault = self._unfinished_head = (
-            self.worker
-        ) = None
+        self._idle_since = self._due = self._wanted = self._active = None
+        self._fault = self._unfinished_head = self.worker = None
         self._leaving: asyncio.TimerHandle | None = None
         self._stalled: asyncio.TimerHandle | None = None
-        self._head_timer: asyncio.TimerHandle | None = None
+        self._deadline: asyncio.TimerHandle | None = None
         self._lost = self._evicted = self.modern = False
         self._half, self._allowance, self.held, self._why = True, MAX_HEAD, b"", MALFORMED
         self._number = next(_numbers)
@@ -209,13 +198,13 @@ class FastProtocol(HttpToolsProtocol):
 
     def _check_head(self) -> None:
         """Ends a connection whose request has been partly read since the last check."""
-        self._head_timer = None
+        self._deadline = None
         answering = self.cycle is not None and not self.cycle.response_complete
         if self._half and self._unfinished_head is self.headers and not answering:
             self.transport.close()
             return
         self._unfinished_head = self.headers if self._half else None
-        self._head_timer = self.loop.call_later(HEAD_SECONDS, self._check_head)
+        self._deadline = self.loop.call_later(HEAD_SECONDS, self._check_head)
 
     def data_received(self, data: bytes) -> None:
         """The parser calls the `on_…` methods. `on_headers_complete` hands a chat to the connection's worker, which has
@@ -291,12 +280,12 @@ class FastProtocol(HttpToolsProtocol):
     def _linger(self) -> None:
         """Closes behind the last answer, but first discards up to `_allowance` bytes: closing at once would take the
         answer from a client that still sends."""
-        if self._head_timer is not None:
-            self._head_timer.cancel()
+        if self._deadline is not None:
+            self._deadline.cancel()
         if self.transport.can_write_eof():  # not with TLS
             self.transport.write_eof()
         self.flow.resume_reading()
-        self._head_timer = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
+        self._deadline = self.loop.call_later(LINGER_SECONDS, self.transport.abort)
 
     def _without_upgrade(self) -> bytes:
         """The head of a request that offers another protocol, as if it hadn't.
@@ -338,7 +327,7 @@ class FastProtocol(HttpToolsProtocol):
         )
         lines = [b"GET %b HTTP/1.1" % self.url, *(b"%b: %b" % pair for pair in self.headers), b"", b""]
         transport = self.transport
-        for timer in (self._head_timer, self._leaving, self._stalled, self.timeout_keep_alive_task):
+        for timer in (self._deadline, self._leaving, self._stalled, self.timeout_keep_alive_task):
             if timer is not None:
                 timer.cancel()
         self._lost = True
@@ -494,7 +483,7 @@ class FastProtocol(HttpToolsProtocol):
             active.disconnected = True
             active.message_event.set()
         super().connection_lost(exc)
-        for timer in (self._head_timer, self._leaving, self._stalled):
+        for timer in (self._deadline, self._leaving, self._stalled):
             if timer is not None:
                 timer.cancel()
         self._lost = True
