@@ -15,12 +15,13 @@ OURS: dict[str, set[str]] = {
     "gateway.provider": {"gateway.errors", "gateway.schema", "gateway.wire", "gateway.config"},
     "gateway.server": {"gateway.errors", "gateway.core", "gateway.observe", "gateway.services", "gateway.wire"},
     "gateway.store": {"gateway.errors", "gateway.config", "gateway.feature", "gateway.observe"},
-    "gateway.prompts": {"gateway.errors", "gateway.config", "gateway.feature"},
+    "gateway.line": {"gateway.errors", "gateway.observe", "gateway.wire"},
+    "gateway.prompts": {"gateway.errors", "gateway.config", "gateway.feature", "gateway.line"},
     "gateway.backends": {"gateway.errors", "gateway.wire", "gateway.upstream", "gateway.config", "gateway.prompts"},
     "gateway.detection": {"gateway.backends", "gateway.config", "gateway.schema", "normalizers"},
     "gateway.engines": {
         *("gateway.errors", "gateway.upstream", "gateway.config", "gateway.backends", "gateway.prompts"),
-        *("gateway.wire", "gateway.observe", "gateway.feature"),
+        *("gateway.wire", "gateway.observe", "gateway.feature", "gateway.line"),
     },
     "gateway.request": {"gateway.errors", "gateway.wire", "gateway.schema", "normalizers"},
     "gateway.answer": {"gateway.errors", "gateway.wire", "normalizers"},
@@ -28,7 +29,7 @@ OURS: dict[str, set[str]] = {
     "gateway.core": {
         *("gateway.errors", "gateway.wire", "gateway.config", "gateway.backends", "gateway.engines"),
         *("gateway.upstream", "gateway.prompts", "gateway.request", "gateway.answer", "gateway.observe"),
-        *("gateway.detection", "gateway.feature", "gateway.schema", "normalizers"),
+        *("gateway.detection", "gateway.feature", "gateway.line", "gateway.schema", "normalizers"),
     },
     "gateway.services": {
         *("gateway.errors", "gateway.config", "gateway.core", "gateway.feature", "gateway.observe", "gateway.store"),

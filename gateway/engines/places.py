@@ -4,14 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterable
+
+from msgspec import Struct
 
 from gateway.backends.base import Flexible
-from gateway.engines.request_queue import Running, put_aside
 from gateway.engines.seat import EngineSeat
 from gateway.wire.chat import DEFAULT, FLEX
 
 PLACE_SECONDS = 5.0
 """How long a request waits for the slot of a flex answer before it waits in the engine's own queue."""
+
+
+class Running(Struct, frozen=True):
+    """A flex answer in an engine. key: identifies it. waited: seconds that it has waited so far. gives_way: it can be
+    put aside now."""
+
+    key: object
+    waited: float = 0.0
+    gives_way: bool = True
+
+
+def put_aside(running: Iterable[Running], needed: int, maximum: float) -> list[object]:
+    """The answers to put aside for `needed` slots: those that have waited least. maximum: seconds after which an answer
+    counts like any other (`engines.flex_max_wait_seconds`)."""
+    ready = [each for each in running if each.gives_way and each.waited < maximum]
+    return [each.key for each in sorted(ready, key=lambda each: each.waited)[: max(0, needed)]]
 
 
 class Places:
@@ -59,7 +77,7 @@ class Places:
         reply.seated(seat)
 
     def put_aside(self, count: int, maximum: float) -> list[asyncio.Task[None]]:
-        """Frees up to `count` slots by putting flex answers aside. maximum: see `request_queue.put_aside`."""
+        """Frees up to `count` slots by putting flex answers aside. maximum: see `put_aside`."""
         self.flexible = {reply: seat for reply, seat in self.flexible.items() if not reply.closed}
         running = [Running(reply, seat.waited, reply.gives_way) for reply, seat in self.flexible.items()]
         chosen = put_aside(running, count, maximum)

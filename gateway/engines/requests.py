@@ -13,12 +13,12 @@ from gateway.backends.base import Flexible
 from gateway.config import Model
 from gateway.engines.places import Places
 from gateway.engines.recipe import slots
-from gateway.engines.request_queue import RequestQueue, Ticket
 from gateway.engines.residency import Residency
 from gateway.engines.seat import EngineSeat
 from gateway.engines.startup import Startup
 from gateway.engines.states import State
 from gateway.errors import ProviderModelNotLoaded
+from gateway.line import Line, Waiter
 from gateway.wire.chat import DEFAULT, FLEX
 from gateway.wire.progress import Waiting
 
@@ -57,7 +57,7 @@ class EngineRequests:
     """See `give_way`."""
 
     def __init__(self, engine: RequestHost) -> None:
-        self.queue = RequestQueue()
+        self.queue: Line[Backend] = Line()
         self.places = Places()
         self._engine = engine
 
@@ -134,8 +134,8 @@ class EngineRequests:
         self.offer()
         backend = self._engine.current_backend
         assert backend is not None
-        for ticket in self.queue.serve(backend, self._free):
-            self.places.enter(ticket.rank)
+        for waiter in self.queue.serve(backend, self._free, all_but_flex=True):
+            self.places.enter(waiter.rank)
 
     def offer(self) -> None:
         """Sets `backend`."""
@@ -168,21 +168,23 @@ class EngineRequests:
     async def _wait_in_queue(self, key: object, rank: int, waited: float = 0.0, *, begun: bool = False) -> Backend:
         engine, limits = self._engine, self._engine.residency.limits
         patience = engine.load_seconds or 5
-        ticket = self.queue.add(key, engine.model.name, limits.queue_length, patience, rank, waited, begun=begun)
+        if not begun:
+            self.queue.check_room(engine.model.name, limits.queue_length, patience)
+        waiter: Waiter[Backend] = self.queue.add(Waiter(key, rank, waited, begun=begun))
         ages: asyncio.TimerHandle | None = None
         seconds = limits.queue_timeout_seconds
         if rank == FLEX:
             left = max(0.0, limits.flex_max_wait_seconds - waited)
             seconds += left
-            ages = asyncio.get_running_loop().call_later(left, self._age, ticket)
+            ages = asyncio.get_running_loop().call_later(left, self._age, waiter)
         if engine.accepting is None:
             engine.startup.begin()
         if rank < FLEX and engine.residency.claims:
             engine.residency.schedule()  # its claim may have become more urgent
         try:
-            return await self.queue.wait(ticket, seconds)
+            return await self.queue.wait(waiter, seconds)
         except BaseException as error:
-            if ticket.served:
+            if waiter.served:
                 self.leave(rank)
             if not isinstance(error, TimeoutError):
                 raise
@@ -197,9 +199,9 @@ class EngineRequests:
                 ages.cancel()
             engine.startup.give_up_unwanted()
 
-    def _age(self, ticket: Ticket) -> None:
+    def _age(self, waiter: Waiter[Backend]) -> None:
         """Lets flex requests that have waited long enough count like any other."""
-        ticket.aged = True
+        waiter.aged = True
         if self._engine.accepting is not None:
             self.serve()
 

@@ -118,7 +118,7 @@ def snapshot_of(engine: Shown) -> EngineSnapshot:
 def progress_of(engine: Shown, key: object) -> Progress | None:
     """The progress of the request that joined with `key`; None once it no longer waits."""
     queue = engine.requests.queue
-    place = queue.place(key)
+    place = queue.position(key)
     if place is None:
         return None
     waited = queue.waited(key)

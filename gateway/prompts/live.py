@@ -2,7 +2,7 @@
 
 If anything goes wrong, the engine reads the prompt itself: nothing here makes a request fail.
 
-Each part can be read alone: `slots` chooses (pure), `table` holds who is in which slot, `line` who waits for one,
+Each part can be read alone: `slots` chooses (pure), `table` holds who is in which slot and who waits for one,
 `placement` brings requests there, `prefixes` reads what several of them share, `saver` writes files, `identity` says
 which files are the engine's, and `outcomes` whether they help it. `LivePrompts` leads a request through them.
 """

@@ -50,7 +50,7 @@ class Placement:
         try:
             return await self._long(server, prompt, begins, owner)
         except BaseException:
-            self._table.line.freed()
+            self._table.freed()
             raise
 
     async def short(
@@ -64,7 +64,7 @@ class Placement:
                 return await self._spare_of(server, short, owner)
             return await self._spare(server, short, private=private, owner=owner)
         except BaseException:
-            self._table.line.freed()
+            self._table.freed()
             raise
 
     async def take(self, server: SlotServer, begun: Turn | None, owner: str) -> Turn:
@@ -80,7 +80,7 @@ class Placement:
             if not idle:
                 await table.see_placed(server)
         except BaseException:
-            table.line.freed()
+            table.freed()
             raise
         prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
         slot = least_lost(idle, table.slots, owner if table.owners.several else None) if idle else None

@@ -8,15 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable
 
+from gateway.line import Line, Waiter
 from gateway.prompts.blocks import Chain, shared
-from gateway.prompts.line import SlotLine
 from gateway.prompts.protocols import TROUBLE, SlotServer
 from gateway.prompts.slots import MANY, MAX_HOSTED, Hosted, Owners, Slot
 
 log = logging.getLogger("ctxgate")
 
+LINE_SECONDS = 30.0
+"""How long a request waits here for a slot before it waits in the engine's own queue, where nobody can say which slot
+it will get."""
 POLL_SECONDS, POLL_INTERVAL = 2.0, 0.005
 """How long a request waits until earlier ones are seen in their slots, and how long between two looks."""
 
@@ -31,7 +35,7 @@ class SlotTable:
         self.owners = Owners()
         self.slots: list[Slot] = []
         self.hosted: list[Hosted] = []
-        self.line = SlotLine(self.has_idle)
+        self.line: Line[None] = Line()
         self._alone = alone
         self._uses = 0
         self._unplaced = self._unseen = 0
@@ -67,9 +71,28 @@ class SlotTable:
         return any(slot.idle and slot.worth_saving(least) for slot in self.slots)
 
     async def any_idle(self, reads: float) -> None:
-        """See `SlotLine.wait`."""
-        if self.slots:
-            await self.line.wait(reads)
+        """Returns once a slot is free and it is the request's turn; after LINE_SECONDS in any case.
+
+        After this returns, the caller must take a place, or call `freed`. reads: see `Waiter`.
+        """
+        came, overtaken = time.monotonic(), bool(self.line)
+        while self.slots and (overtaken or not self.has_idle()):
+            waited = time.monotonic() - came
+            waiter = self.line.add(Waiter(waited=waited, reads=reads))
+            try:
+                await self.line.wait(waiter, LINE_SECONDS - waited)
+            except TimeoutError:
+                return
+            except asyncio.CancelledError:
+                if waiter.served:
+                    self.freed()
+                raise
+            overtaken = False  # but another request may have taken the slot meanwhile
+
+    def freed(self) -> None:
+        """A slot became or stayed idle: the next request may have it."""
+        if self.has_idle():
+            self.line.serve(None, 1)
 
     # A request
 
@@ -82,7 +105,7 @@ class SlotTable:
             self._unplaced += 1
             self._unseen += 1
         # Another slot may be idle, too.
-        self.line.freed()
+        self.freed()
 
     def began(self, slot: Slot | None) -> None:
         """The engine answers a request in this slot; None: in one that it chose."""
@@ -95,7 +118,7 @@ class SlotTable:
         """A request left its slot; None: the one that the engine chose."""
         if slot is not None:
             slot.leave()
-            self.line.freed()
+            self.freed()
             return
         self._unplaced -= 1
         self._unseen = min(self._unseen, self._unplaced)

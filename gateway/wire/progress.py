@@ -18,7 +18,7 @@ class Progress(Struct, frozen=True):
     """How far a request that waits for its engine has come.
 
     position, waiting: its place in the order of arrival among the requests for this engine, from 1, and their number.
-    Others may be served first: see `gateway.engines.request_queue.RequestQueue.serve`. loaded: the part of the engine's
+    Others may be served first: see `gateway.line.in_order`. loaded: the part of the engine's
     memory that is filled, 0 to 1; None unless the engine is loading and its size is known. waited: seconds. held_by:
     the models that hold the memory.
     """

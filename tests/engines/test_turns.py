@@ -13,7 +13,7 @@ from gateway.config import Model
 from gateway.core import Gateway, Run
 from gateway.engines import Engine
 from gateway.engines.recipe import Machine
-from gateway.engines.request_queue import RequestQueue
+from gateway.line import Line, Waiter
 from gateway.wire.chat import DEFAULT, FLEX, PRIORITY, ChatRequest
 from tests.support.shared_memory import asked, engine_of, gateway_of, limits, notes_on, sized, whole
 
@@ -66,11 +66,11 @@ async def test_flex_waits_for_a_place_and_others_do_not(
 
 
 async def test_a_queue_counts_its_requests() -> None:
-    queue = RequestQueue()
+    queue: Line[None] = Line()
     assert (queue.tiers, queue.begun) == ({"priority": 0, "default": 0, "flex": 0}, 0)
     for rank in (DEFAULT, FLEX, PRIORITY, FLEX):
-        queue.add(object(), "m", 9, 1.0, rank)
-    aside = queue.add(object(), "m", 9, 1.0, FLEX, 40.0, begun=True)
+        queue.add(Waiter(object(), rank))
+    aside = queue.add(Waiter(object(), FLEX, 40.0, begun=True))
     assert (queue.tiers, queue.begun) == ({"priority": 1, "default": 1, "flex": 3}, 1)
     assert next(iter(queue)) is aside
     aside.aged = True  # it goes as any other, and is flex all the same

@@ -20,8 +20,8 @@ from websockets.asyncio.client import connect
 from gateway.app import build
 from gateway.config import Config, Model
 from gateway.core.gateway import Gateway
-from gateway.engines.request_queue import RequestQueue
 from gateway.errors import ProviderRateLimit
+from gateway.line import Line, Waiter
 from gateway.observe.shares import OWNER, Tally, TenantPlaces, Workers, has_share, tenant
 from gateway.schema.pool import THREADS, WAITING, Pool, Threads
 from gateway.server.keys import FILE, KeyFile
@@ -316,15 +316,17 @@ async def test_slow_schemas_of_one_tenant_leave_a_process_to_others() -> None:
 
 
 async def test_a_tenant_has_half_of_an_engine_s_queue() -> None:
-    queue = RequestQueue()
-    for who in ("one", "one", "other", "local"):
+    def wait(queue: Line[None], who: str) -> None:
         tenant.set(who)
-        queue.add(who, "m", 4, 1.0)
-    queue = RequestQueue()
-    tenant.set("one")
+        queue.check_room("m", 4, 1.0)
+        queue.add(Waiter())
+
+    queue: Line[None] = Line()
+    for who in ("one", "one", "other", "local"):
+        wait(queue, who)
+    queue = Line()
     for _ in range(2):
-        queue.add("one", "m", 4, 1.0)
+        wait(queue, "one")
     with pytest.raises(ProviderRateLimit, match="2 of them this tenant's"):
-        queue.add("one", "m", 4, 1.0)
-    tenant.set("other")
-    queue.add("other", "m", 4, 1.0)
+        wait(queue, "one")
+    wait(queue, "other")

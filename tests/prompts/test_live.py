@@ -263,7 +263,7 @@ async def test_a_request_that_gives_up_before_it_took_the_slot_leaves_it_to_the_
         await written.wait()
 
     monkeypatch.setattr(saved, "kept", kept)
-    monkeypatch.setattr("gateway.prompts.line.LINE_SECONDS", 1e6)
+    monkeypatch.setattr("gateway.prompts.table.LINE_SECONDS", 1e6)
     waiting = [asyncio.create_task(place(prompts, server, prompt)) for prompt in PROMPTS[1:]]
     await asyncio.sleep(0)
     first.leave()

@@ -14,7 +14,6 @@ from gateway.backends import messages
 from gateway.features.operations.live import in_flight
 from gateway.prompts.blocks import Chain, chain
 from gateway.prompts.index import DAY, PINNED_SECONDS, Match, best, excess, superseded
-from gateway.prompts.line import OVERTAKEN_SECONDS, SOON_SECONDS, Waiter, first
 from gateway.prompts.live import LivePrompts
 from gateway.prompts.prefixes import Costs, PrefixPlan, plan
 from gateway.prompts.protocols import PromptReading, SlotServer
@@ -82,22 +81,6 @@ def test_a_prefix_outlives_its_conversations() -> None:
     found = best([saved("conversation", A + B), used], "k", chain(A + C))
     assert found is not None
     assert found.saved is used
-
-
-@pytest.mark.parametrize(
-    ("waiting", "now", "next"),
-    [
-        ([(0.0, 0.0), (0.0, 1.0)], 2.0, 0),
-        ([(60.0, 0.0), (SOON_SECONDS, 1.0)], 2.0, 1),
-        ([(60.0, 0.0), (SOON_SECONDS, 1.0)], OVERTAKEN_SECONDS, 0),
-        ([(60.0, 1.0), (50.0, 0.0)], 2.0, 1),
-        ([(60.0, 0.0), (0.1, 2.0), (0.1, 1.0)], 3.0, 2),
-    ],
-    ids=["in order", "short first", "overtaken for long enough", "the longer ones in order", "the short ones in order"],
-)
-async def test_who_gets_the_next_slot(waiting: list[tuple[float, float]], now: float, next: int) -> None:
-    waiters = [Waiter(*each) for each in waiting]
-    assert first(waiters, now) is waiters[next]
 
 
 def test_one_slow_restore_proves_little() -> None:

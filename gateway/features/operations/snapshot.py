@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from msgspec.structs import asdict
@@ -85,13 +86,13 @@ def waiting(route: Route, engine: EngineSnapshot | None) -> dict[str, Any]:
     if engine is not None:
         return {name: getattr(engine, name) for name in _WAITING}
     line = route.line
-    count = len(line) if line is not None else 0
+    count = len(line) if line else 0
     return {
         "waiting": count,
         "waiting_tiers": {tier: count if tier == "flex" else 0 for tier in TIERS},
         "put_aside": 0,
         "waits_for": "place" if count else None,
-        "waited": line.waited if line is not None else 0.0,
+        "waited": monotonic() - line.since if line else 0.0,
         "held_by": (),
     }
 
