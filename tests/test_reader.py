@@ -42,10 +42,8 @@ CLASSES = {
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Whoever deals with an engine holds this one object; its parts are in modules of their own.
     "engines/engine.py:Engine": (34, 19),
-    # What the server reads of it for each request beside what it consists of.
-    "api/entry.py:API": (12, 16),
     # An answer while it is read, and what is booked at its end.
-    "core/run.py:Run": (17, 21),
+    "core/run.py:Run": (16, 16),
 }
 """Methods and attributes of each larger class."""
 

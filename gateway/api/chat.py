@@ -91,7 +91,7 @@ def answer_headers(run: Run) -> Headers:
     """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
     answer = run.answer
     headers = WHOLE_HEADERS[answer.mended]
-    if run.fallback is not None or answer.report.healed:
+    if run.request.fallback is not None or answer.report.healed:
         headers = (*headers, *extra_headers(run))
     if run.enforced is not None:
         headers = (*headers, (b"x-ctxgate-enforced", run.enforced_by.encode()))

@@ -53,10 +53,11 @@ class API:
         if gateway.traces is not None:
             self._continue_trace = gateway.traces.continued
             self.answer_hot = self._answer_traced
-        self._websockets = {
-            spelling: handler for path, handler in routes.websockets().items() for spelling in routes.spellings(path)
+        self.websockets = {
+            spelling.encode(): handler
+            for path, handler in routes.websockets().items()
+            for spelling in routes.spellings(path)
         }
-        self.websocket_paths = frozenset(path.encode() for path in self._websockets)
         self.bodies = Bodies(gateway.config.server.max_bodies_bytes)
         self.callers = self._dispatch.callers
         self.caller = self._dispatch.caller
@@ -139,15 +140,14 @@ class API:
             self.access.admit(scope["headers"])
             agent = self.access.agent
             principal = scope[SCOPE_KEY] = self.authenticate(scope["headers"])
-            if path.encode() not in self.websocket_paths:
+            if (serve := self.websockets.get(path.encode())) is None:
                 raise not_found("GET", path)
         except GatewayError as error:
             await _send_error(_before_handshake(send), error, path)
             return
         scope[CALLER_KEY] = await self.caller(agent, principal)
         tenant.set(principal.tenant)
-        serve = import_from_string(self._websockets[path])
-        await serve(self._services, self.bodies, scope, receive, send)
+        await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
 
     def _configured(self) -> None:
         self.chat.configured()

@@ -169,7 +169,8 @@ class _Chat:
 def extra_headers(run: Run) -> Headers:
     """The model that answers, if it isn't the one that was asked, and the changes to the request's messages. A chat's
     stream also says both in the `ctxgate` field of its last chunk."""
-    headers: Headers = () if run.fallback is None else ((b"x-ctxgate-fallback", run.fallback.encode()),)
+    fallback = run.request.fallback
+    headers: Headers = () if fallback is None else ((b"x-ctxgate-fallback", fallback.encode()),)
     if healed := run.answer.report.healed:
         counts = ", ".join(f"{kind}={count}" for kind, count in healed.items())
         return (*headers, (b"x-ctxgate-healed", counts.encode()))

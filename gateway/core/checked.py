@@ -46,8 +46,8 @@ class CheckedRun(Run):
         return any(warning["code"] == BROKEN_OFF for warning in self.answer.warnings())
 
     async def whole(self) -> bytes:
-        if self._whole is not None:
-            return self._whole
+        if self._read_ahead:
+            return self._read_ahead[0]
         while True:
             body = await super().whole()
             enforced = self.enforced
@@ -119,10 +119,10 @@ class CheckedRun(Run):
             raise self._unmet(check, fault)
         self._attempt += 1
         attempt, original = self._attempt, self._original
-        if self._request.by_format:
+        if self.request.by_format:
             self._route.sender.learn_format(forces=False)
         by_format = check.constraint.kind == "call" and self._route.sender.may_force_calls()
-        again = self._request = original.continued(check.again(message, fault), by_format=by_format)
+        again = self.request = original.continued(check.again(message, fault), by_format=by_format)
         asks = again.serving
         original.serving.tell(lambda: f"asking-again attempt={attempt} of={ATTEMPTS} {asks.describe()}")
         try:
@@ -132,13 +132,13 @@ class CheckedRun(Run):
                 raise
             # A server that doesn't know the field.
             self._route.sender.learn_format(forces=False)
-            self._request = replace(again, by_format=False)
-            await self._ask(self._request)
+            self.request = replace(again, by_format=False)
+            await self._ask(self.request)
 
     def _conforms(self) -> None:
         self._given = True
         # Unmarked: the call stood in the text, as the format wants it.
-        if self._request.by_format and "unmarked" in self.answer.mended:
+        if self.request.by_format and "unmarked" in self.answer.mended:
             self._route.sender.learn_format(forces=True)
 
     def _unmet(self, check: Check, fault: str) -> GatewayError:

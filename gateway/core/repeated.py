@@ -29,8 +29,8 @@ class RepeatedRun(Run):
         self._judged = False
 
     async def whole(self) -> bytes:
-        if self._whole is not None:
-            return self._whole
+        if self._read_ahead:
+            return self._read_ahead[0]
         body = await super().whole()
         if not self._judged:
             self._judged = True
@@ -57,8 +57,8 @@ class RepeatedRun(Run):
         return held + clean
 
     async def _ask_for_words(self) -> None:
-        self._request = replace(self._request, in_words=True)
-        await self._ask(self._request)
+        self.request = replace(self.request, in_words=True)
+        await self._ask(self.request)
         self.answer.report.heal("repeated_calls")
 
     def _repeats(self, message: Any) -> bool:

@@ -196,24 +196,24 @@ class Route:
     def ended(self, run: Run) -> None:
         """Books a closed run: with the saved prompts, on its key's limits, as a row of the request log."""
         self.requests.runs.discard(run)
-        answer = run.answer
+        request, answer = run.request, run.answer
         # An answer whose normaliser saw nothing has no repairs.
         contents, report = answer.contents, answer.report
         mended = repairs(answer, run.outcome) if contents.choices or report.healed or report.decided else None
         recording = None
-        if answer.recording is not None and (self._request_log.bodies or run.request.recorded):
+        if answer.recording is not None and (self._request_log.bodies or request.recorded):
             recording = self._request_log.keep(answer.recording)  # any other is for a trace
         usage = contents.usage
         if (turn := run.reply.turn) is not None:
             usage = turn.answered(usage, run.began, run.first)
-        caller, now = run.caller, monotonic()
+        caller, now = request.caller, monotonic()
         if (meter := caller.meter) is not None:
             usage = usage or run.guessed_usage()
             meter.spend(usage, now)
         # fmt: off
         self._log((
-            self.model.name, run.stream, run.outcome, run.began, now, run.first,
-            usage, contents.chunks, mended, recording, run.api, caller,
+            self.model.name, request.stream, run.outcome, run.began, now, run.first,
+            usage, contents.chunks, mended, recording, request.api, caller,
         ))
         # fmt: on
 

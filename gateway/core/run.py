@@ -59,32 +59,23 @@ class Run:
         "_in_flight",
         "_read_ahead",
         "_replays",
-        "_request",
         "_route",
-        "_whole",
         "answer",
-        "api",
         "began",
-        "caller",
         "enforced",
-        "fallback",
         "first",
         "outcome",
         "reply",
-        "stream",
+        "request",
     )
 
     def __init__(self, route: Asker, request: ChatRequest, accepted: Accepted, began: float, replayed: bool) -> None:
-        self.stream = request.stream
-        self.api = request.api
-        self.caller = request.caller
-        self.fallback = request.fallback
-        """The model that answers, if it isn't the requested one."""
+        self.request = request
+        """The one that was last sent to the model."""
         self.began = began
         self.first = 0.0
         self.outcome: Outcome = LEFT
         self._route = route
-        self._request = request
         self.reply, self.answer, self._backend, self.enforced = accepted
         self._in_flight = True
         self._replays = int(replayed)
@@ -94,7 +85,7 @@ class Run:
         self._ended = False
         self._closed = False
         self._read_ahead: list[bytes] = []
-        self._whole: bytes | None = None
+        """What `begin` has read: the first payloads, or the whole body."""
 
     @property
     def model(self) -> Model:
@@ -103,12 +94,7 @@ class Run:
 
     @property
     def flex(self) -> bool:
-        return self._request.serving.tier == "flex"
-
-    @property
-    def request(self) -> ChatRequest:
-        """The request that was last sent to the model."""
-        return self._request
+        return self.request.serving.tier == "flex"
 
     @property
     def enforced_by(self) -> str:
@@ -117,22 +103,19 @@ class Run:
 
     def guessed_usage(self) -> dict[str, int]:
         """An estimate of the usage if the engine hasn't reported it, as when the client left."""
-        return {"prompt_tokens": estimate(self._request), "completion_tokens": self.answer.chunks}
+        return {"prompt_tokens": estimate(self.request), "completion_tokens": self.answer.chunks}
 
     async def begin(self) -> None:
         """Returns once the answer's first byte is there; `whole` or `payloads` returns it later.
 
         Raises what they would raise before it.
         """
-        if self.stream:
-            self._read_ahead = await self.payloads()
-        else:
-            self._whole = await self.whole()
+        self._read_ahead = await self.payloads() if self.request.stream else [await self.whole()]
 
     async def whole(self) -> bytes:
         """The clean JSON body."""
-        if self._whole is not None:
-            return self._whole
+        if self._read_ahead:
+            return self._read_ahead[0]
         while True:
             try:
                 payload = await self.reply.whole()
@@ -209,7 +192,7 @@ class Run:
         if self._handed_out or self._replays >= maximum or error.status != 502:
             return False
         self._replays += 1
-        await self._ask(self._request)
+        await self._ask(self.request)
         return True
 
     async def _ask(self, request: ChatRequest) -> None:
@@ -223,9 +206,9 @@ class Run:
     def _leave(self) -> None:
         self.reply.close()
         # Its progress knows the answer, which knows the request: Python's collector would find all three much later.
-        self._request.serving.tell()
+        self.request.serving.tell()
         if self._in_flight and (engine := self._route.engine) is not None:
-            engine.requests.leave(rank_of(self._request.serving.tier))
+            engine.requests.leave(rank_of(self.request.serving.tier))
         self._in_flight = False
 
     def push_to(self, sink: Sink) -> None:

@@ -82,8 +82,8 @@ class HotApp(Protocol):
 
     bodies: Bodies
 
-    websocket_paths: frozenset[bytes]
-    """GETs of these paths may ask for a WebSocket."""
+    websockets: dict[bytes, str]
+    """GETs of these paths may ask for a WebSocket; what serves each."""
 
     access: Access
     keyring: Keyring
@@ -307,7 +307,7 @@ class FastProtocol(HttpToolsProtocol):
         """Whether the head that has come asks for one where there is one, and no earlier request is unanswered."""
         before = self._before
         return (
-            self.url.partition(b"?")[0] in self.app.websocket_paths
+            self.url.partition(b"?")[0] in self.app.websockets
             and self.parser.get_method() == b"GET"
             and any(name == b"upgrade" and value.lower() == b"websocket" for name, value in self.headers)
             and (before is None or before.response_complete)

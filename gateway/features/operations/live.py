@@ -88,9 +88,9 @@ def _run(model: str, run: Run, now: float) -> Json:
     return {
         "key": key_of(run.began),
         "model": model,
-        "api": run.api,
-        "client": run.caller.client[:CLIENT],
-        "stream": run.stream,
+        "api": run.request.api,
+        "client": run.request.caller.client[:CLIENT],
+        "stream": run.request.stream,
         "state": "waits" if aside else "writes" if writes else "reads",
         "progress": progress if aside or not writes else "",
         "seconds": round(now - run.began, 1),

@@ -158,7 +158,7 @@ async def compact(request: Request) -> ASGIApp:
     summary = "".join(written).strip()
     if not summary:
         raise ProviderInvalidResponse("the model wrote no summary")
-    model = run.fallback or request.gateway.route(wanted.model).model.name
+    model = run.request.fallback or request.gateway.route(wanted.model).model.name
     made = compaction(items, summary, cut=cut, model=model, usage=usage, created_at=int(time.time()))
     return JSON(made, extra_headers(run))
 
