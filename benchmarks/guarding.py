@@ -114,7 +114,7 @@ async def measure(weights: Path, runtime: str, format: str, rounds: int) -> None
         config = Config(source=Path("config.yaml"), active_model="m", models={"m": model})
         for name, (question, more) in ASKED.items():
             async with Gateway(config) as free, Gateway(config) as guarded:
-                with patch.object(grammars, "_guard", lambda *_: None):
+                with patch.object(grammars, "guarding", lambda *_: None):
                     # A route keeps what it worked out for these tools.
                     await ask(free, process, question, more, Seen())
                 await ask(guarded, process, question, more, Seen())

@@ -54,7 +54,7 @@ class Response:
     """One HTTP response. `Upstream.request` returns it with `status` and `headers` (lower-case names); the body
     follows."""
 
-    __slots__ = ("_connection", "_error", "_parts", "_size", "_waiter", "ended", "headers", "offer", "status")
+    __slots__ = ("_connection", "_error", "_parts", "_waiter", "buffered", "ended", "headers", "offer", "status")
 
     def __init__(self, connection: _Connection) -> None:
         self.status = 0
@@ -67,7 +67,8 @@ class Response:
         """
         self._connection: _Connection | None = connection
         self._parts: list[bytes] = []
-        self._size = 0
+        self.buffered = 0
+        """Bytes that have come and aren't received yet."""
         self._error: Exception | None = None
         self._waiter: asyncio.Future[None] | None = None
         """Completes on the head, more body, the end or an error."""
@@ -87,7 +88,7 @@ class Response:
             await waiter
         data = b"".join(self._parts)
         self._parts.clear()
-        self._size = 0
+        self.buffered = 0
         if self._connection is not None:
             self._connection.resume()
         return data
@@ -99,12 +100,12 @@ class Response:
         while not self.ended and size <= limit:
             chunks.append(await self.receive())
             size += len(chunks[-1])
-        if size + self._size > limit:
+        if size + self.buffered > limit:
             self.close()
             raise ProviderInvalidResponse(f"the engine's answer exceeds {limit} bytes")
         body = b"".join((*chunks, *self._parts)) if chunks else b"".join(self._parts)
         self._parts.clear()
-        self._size = 0
+        self.buffered = 0
         return body
 
     async def _head(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -237,7 +238,7 @@ class _Connection(asyncio.Protocol):
             return
         self._received = True
         self.heard = self._loop.time()
-        body_before = response._size
+        body_before = response.buffered
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -246,7 +247,7 @@ class _Connection(asyncio.Protocol):
         except httptools.HttpParserError as error:
             self._violated(response, str(error))
             return
-        if response._size == body_before and not response.ended:
+        if response.buffered == body_before and not response.ended:
             self._head_bytes += len(data)
             if self._head_bytes > MAX_HEAD:
                 part = "trailers exceed" if response.status else "response head exceeds"
@@ -261,14 +262,14 @@ class _Connection(asyncio.Protocol):
                 try:
                     if offer(parts[0]):
                         parts.clear()
-                        response._size = 0
+                        response.buffered = 0
                         return
                 except Exception as error:  # noqa: BLE001  the reader handles it
                     parts.clear()
                     response.offer = None
                     response._fail(error)
                     return
-            if response._size > HIGH_WATER and not self._paused and not response.ended:
+            if response.buffered > HIGH_WATER and not self._paused and not response.ended:
                 self._paused = True
                 self.transport.pause_reading()
             if response._waiter is not None:
@@ -324,7 +325,7 @@ class _Connection(asyncio.Protocol):
         if response is None:
             return
         response._parts.append(body)
-        response._size += len(body)
+        response.buffered += len(body)
 
     def on_message_complete(self) -> None:
         response = self.response
@@ -440,9 +441,14 @@ class Upstream:
         if self._sweeper is None:
             self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
 
+    @property
+    def busy(self) -> list[_Connection]:
+        """The connections with an answer in flight."""
+        return [connection for connection in self._open if connection.response is not None]
+
     def heard(self) -> float | None:
         """When the last byte of any answer in flight arrived, by the loop's clock; None if none is being read."""
-        return max((connection.heard for connection in self._busy if not connection._paused), default=None)
+        return max((connection.heard for connection in self.busy if not connection._paused), default=None)
 
     async def aclose(self) -> None:
         """Closes every connection; answers in flight fail."""
@@ -485,11 +491,6 @@ class Upstream:
             raise NotConnected(f"nothing answers at {target}: the connection reached itself")
         return connection
 
-    @property
-    def _busy(self) -> list[_Connection]:
-        """The connections with an answer in flight."""
-        return [connection for connection in self._open if connection.response is not None]
-
     def _forget(self, connection: _Connection) -> None:
         self._open.discard(connection)
         if connection in self._idle:
@@ -498,14 +499,14 @@ class Upstream:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         limit = loop.time() - self._silence_timeout
-        for connection in [c for c in self._busy if c.silent_since(limit)]:
+        for connection in [c for c in self.busy if c.silent_since(limit)]:
             response = connection.response
             connection.abort()
             if response is not None:
                 response._fail(
                     ProviderUnavailable(f"the engine at {self.target} sent nothing for {self._silence_timeout:g} s")
                 )
-        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._busy else None
+        self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self.busy else None
 
 
 def reached_itself(transport: asyncio.BaseTransport) -> bool:

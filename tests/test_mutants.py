@@ -238,7 +238,7 @@ def test_what_counts_as_noticed(verdicts: Verdicts, found: str | None) -> None:
         there[0] = False
 
     trials = Scripted(cast(Any, None), cast(Any, None), 0, 20.0, {"broken": False})
-    assert trials._noticed([FAST, BROKEN, OTHER, LONG], planted) == found
+    assert trials.noticed_by([FAST, BROKEN, OTHER, LONG], planted) == found
     assert not any(left.values()), "each verdict was asked for"
 
 

@@ -138,7 +138,8 @@ def template_of(text: str | None) -> str:
 
 _LOCK = threading.Lock()
 """One process at a time: a gateway with many models inspects them at once."""
-_SEEN: dict[str, Trip] = {}
+SEEN: dict[str, Trip] = {}
+"""Results that this process has had."""
 MAX_SEEN = 256
 
 
@@ -147,13 +148,13 @@ def _trip(template: str, detected: str) -> Trip:
     if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
         return NONE
     key = hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
-    found = _SEEN.get(key)  # without waiting for the process of another template
+    found = SEEN.get(key)  # without waiting for the process of another template
     if found is None:
         with _LOCK:
-            found = _SEEN.get(key) or _kept_or_made(folder() / f"{key}.json", template, detected)
-            if len(_SEEN) >= MAX_SEEN:
-                _SEEN.clear()
-            _SEEN[key] = found
+            found = SEEN.get(key) or _kept_or_made(folder() / f"{key}.json", template, detected)
+            if len(SEEN) >= MAX_SEEN:
+                SEEN.clear()
+            SEEN[key] = found
     return found
 
 

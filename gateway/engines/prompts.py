@@ -51,7 +51,7 @@ def prints(model: Model, recipe: Recipe) -> list[str]:
         key.fingerprint(_files(model, recipe)),
         *key.options((arg for arg in recipe.argv[1:] if arg != str(model.path)), (*key.PLACES, *key.STEPS)),
         *(f"{name}={value}" for name, value in key.environment({**os.environ, **recipe.env}).items()),
-        f"xllamacpp {_version('xllamacpp')}" if recipe.engine == "xllamacpp" else recipe.engine,
+        f"xllamacpp {version_of('xllamacpp')}" if recipe.engine == "xllamacpp" else recipe.engine,
     ]
 
 
@@ -68,7 +68,7 @@ def anywhere(model: Model, recipe: Recipe, saved: SavedPrompts) -> list[str]:
             (_without_folder(arg, files) for arg in recipe.argv[1:]), (*key.PLACES, *key.STEPS, *key.OF_THE_MACHINE)
         ),
         *(f"{name}={value}" for name, value in variables.items() if name not in OF_THE_MACHINE),
-        f"xllamacpp {_version('xllamacpp')}" if embedded else key.contents([program], hashes),
+        f"xllamacpp {version_of('xllamacpp')}" if embedded else key.contents([program], hashes),
     ]
 
 
@@ -93,7 +93,7 @@ def _files(model: Model, recipe: Recipe) -> Iterator[Path]:
                 yield path
 
 
-def _version(project: str) -> str:
+def version_of(project: str) -> str:
     """Of an installed wheel, as the name of the folder beside it says: `importlib.metadata` takes longer to load than
     all else that happens before an engine starts."""
     spec = find_spec(project)

@@ -47,7 +47,7 @@ def raw_text(
     tools = request.tools if request.tools is not None and request.tool_choice != "none" else b"[]"
     calls = MAX_CALLS if request.parallel_tool_calls else 1
     if names is None and answer is None:
-        guard = _guard(write, spec, tools, calls, notation, decide=threshold is not None)
+        guard = guarding(write, spec, tools, calls, notation, decide=threshold is not None)
         if guard is None:
             return free
         starts = (*spec.open, *spec.begins) if guard.marked else ()
@@ -127,10 +127,11 @@ def strict(tools: bytes) -> bool:
     return any((tool.function or tool).strict is True for tool in _decode_strict(tools))
 
 
-def _guard(
+def guarding(
     write: Write, spec: FormatSpec, tools: bytes, calls: int, notation: Notation, *, decide: bool
 ) -> Grammar | None:
-    """None if there is no such grammar, or the tools' schemas are too costly, unless one of them is strict."""
+    """Guards the calls that the model may begin. None if there is no such grammar, or the tools' schemas are too
+    costly, unless one of them is strict."""
     if len(tools) <= MAX_SCHEMA:
         try:
             return write(spec, decode(tools), calls=calls, free=True, decide=decide, notation=notation)

@@ -70,13 +70,13 @@ class Trials:
             return TestOutcome.SURVIVED, "no test runs this line"
         ran = 0
         for batch in batches(tests, self._budget):
-            noticed = self._noticed(batch, planted)
+            noticed = self.noticed_by(batch, planted)
             if noticed is not None:
                 return TestOutcome.KILLED, noticed
             ran += len(batch)
         return TestOutcome.SURVIVED, f"{ran} of {len(tests)} tests missed it"
 
-    def _noticed(self, tests: list[Timed], planted: Planted) -> str | None:
+    def noticed_by(self, tests: list[Timed], planted: Planted) -> str | None:
         """What notices the mutant, and only the mutant: an id, or why pytest ended early."""
         while tests:
             with planted():

@@ -209,7 +209,7 @@ async def freely_written(url: str) -> list[Writing]:
     """What the model writes at temperature 1.5 where no grammar holds it."""
     found: list[Writing] = []
     model = Model(name="m", runtime="llama.cpp", base_url=url, tool_call_format="pythonic")
-    with patch.object(grammars, "_guard", lambda *_, **__: None):
+    with patch.object(grammars, "guarding", lambda *_, **__: None):
         async with Gateway(replace(config(model), log=Log(bodies=True))) as gateway:
             for seed in range(ANSWERS):
                 question, fields = asked(seed)

@@ -43,7 +43,7 @@ CALLS = f"Let me look.\n{CALL}\n{CALL}"
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
-        patch.setattr(choice, "_SEEN", {})
+        patch.setattr(choice, "SEEN", {})
         yield
 
 
@@ -57,7 +57,7 @@ def starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Any]:
         return RUN(*args, **options)
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(choice, "_SEEN", {})
+    monkeypatch.setattr(choice, "SEEN", {})
     monkeypatch.setattr(subprocess, "run", run)
     return started
 
@@ -158,7 +158,7 @@ def test_a_template_is_rendered_once(starts: list[Any]) -> None:
     first = choose(template(TAGS))
     assert first.fields is not None
     assert choose(template(TAGS)) == first
-    choice._SEEN.clear()  # as in another gateway
+    choice.SEEN.clear()  # as in another gateway
     assert choose(template(TAGS)) == first
     assert len(starts) == 1
     choose(template(TAGS + " "))
@@ -169,7 +169,7 @@ def test_a_kept_result_that_is_damaged_is_made_again(starts: list[Any]) -> None:
     first = choose(template(TAGS))
     (kept,) = choice.folder().iterdir()
     kept.write_bytes(b"{")
-    choice._SEEN.clear()
+    choice.SEEN.clear()
     assert choose(template(TAGS)) == first
     assert len(starts) == 2
 
@@ -200,7 +200,7 @@ def test_a_kept_result_that_is_no_format_changes_nothing(name: str, starts: list
     choose(template(HERMES))
     (file,) = choice.folder().iterdir()
     file.write_text(json.dumps({"fields": KEPT[name], "evidence": ["<x>"], "probes": 19}))
-    choice._SEEN.clear()
+    choice.SEEN.clear()
     chosen = choose(template(HERMES))
     assert (chosen.found, chosen.fields) == (Detection("hermes", "chat template", ("<tool_call>",)), None)
     assert len(starts) == 1
@@ -242,7 +242,7 @@ def test_a_bad_template_changes_nothing(name: str, starts: list[Any], monkeypatc
     chosen = choose(template(source))
     assert (chosen.found, chosen.fields) == (Detection("hermes", "chat template", ("<tool_call>",)), None)
     assert reason in chosen.reason
-    choice._SEEN.clear()
+    choice.SEEN.clear()
     assert choose(template(source)) == chosen
     assert len(starts) == 1
 

@@ -558,7 +558,7 @@ async def test_a_reader_that_lags_is_no_silence_of_the_engine(clock: Clock) -> N
 
 async def unread(answered: Response) -> None:
     """Returns once so much has come that no more is read."""
-    while answered._size <= HIGH_WATER:  # noqa: ASYNC110  there is no event for it
+    while answered.buffered <= HIGH_WATER:  # noqa: ASYNC110  there is no event for it
         await asyncio.sleep(0)
 
 
@@ -584,7 +584,7 @@ async def test_a_slow_reader_pauses_the_engine_and_memory_stays_bounded() -> Non
             stalled = sent
             await asyncio.sleep(0.2)
         # What the gateway holds, and what the kernel's two socket buffers do.
-        assert answered._size <= HIGH_WATER + 256 * 1024, "the bound and one read"
+        assert answered.buffered <= HIGH_WATER + 256 * 1024, "the bound and one read"
         assert sent < 16 * 1024 * 1024
         # It goes on where it stopped.
         got = 0
@@ -633,7 +633,7 @@ async def test_cancel_before_the_answer_reaches_the_engine() -> None:
         with pytest.raises(asyncio.CancelledError):
             await asking
         assert await asked.gone_at_once()
-        assert not upstream._busy
+        assert not upstream.busy
 
 
 async def test_close_after_the_end_keeps_the_connection() -> None:
@@ -661,7 +661,7 @@ async def test_finish_waits_for_the_end_and_keeps_the_connection(clock: Clock) -
         answered.finish()
         await clock.goes_on(LINGER_SECONDS - 0.1)
         released.set()
-        while not upstream._idle:  # noqa: ASYNC110  there is no event for it
+        while upstream.busy:  # noqa: ASYNC110  there is no event for it
             await asyncio.sleep(0)
         assert await ask(upstream) == b"{}"
         await clock.goes_on(1.0)
@@ -675,7 +675,7 @@ async def test_finish_gives_up_on_an_end_that_does_not_come() -> None:
         await answered.receive()
         answered.finish()
         await double.requests[0].gone
-        assert not upstream._busy
+        assert not upstream.busy
 
 
 async def test_nothing_is_left_of_exchanges_that_ended() -> None:
@@ -689,7 +689,7 @@ async def test_nothing_is_left_of_exchanges_that_ended() -> None:
         left = weakref.ref(answered) if hasattr(Response, "__weakref__") else None
         del answered
         gc.collect()
-        assert not upstream._busy
+        assert not upstream.busy
         assert left is None or left() is None
 
 

@@ -127,7 +127,7 @@ def test_the_build_of_the_embedded_engine_counts(
     model, recipe = made
     embedded = replace(recipe, engine="xllamacpp")
     one = prompts.prints(model, embedded), prompts.anywhere(model, embedded, saved)
-    assert one[0][-1] == one[1][-1] == f"xllamacpp {prompts._version('xllamacpp')}"
+    assert one[0][-1] == one[1][-1] == f"xllamacpp {prompts.version_of('xllamacpp')}"
     assert prompts.prints(model, recipe)[-1] == "llama-server"
     # Its program is Python, which doesn't matter on another machine.
     change(Path(recipe.argv[0]))
@@ -138,8 +138,8 @@ def test_the_version_of_a_wheel() -> None:
     from importlib.metadata import version
 
     for project in ("xllamacpp", "httpx"):
-        assert prompts._version(project) == version(project)
-    assert prompts._version("no_such_project") == "unknown"
+        assert prompts.version_of(project) == version(project)
+    assert prompts.version_of("no_such_project") == "unknown"
 
 
 async def test_an_engine_that_saves_none_has_none(made: Made, saved: SavedPrompts) -> None:

@@ -217,7 +217,7 @@ async def stands(rooms: Rooms, room: str, expected: Expected) -> None:
         now = (shown.status, shown.running_message_id is not None, shown.queued_message_id is not None)
         return now == (expected.status, expected.running, expected.queued is not None)
 
-    feed = rooms._room(room).feed
+    feed = rooms.live(room).feed
     async with asyncio.timeout(PATIENCE):
         while True:
             news = feed.news
@@ -238,7 +238,7 @@ async def one_after_another(rooms: Rooms, verbs: list[str]) -> None:
             with pytest.raises(ProviderInvalidRequest) as refused:
                 await do(rooms, room, verb)
             assert (refused.value.status, refused.value.code) == (409, refusal), verb
-        held = rooms._room(room)  # what is in memory stays as long as somebody looks
+        held = rooms.live(room)  # what is in memory stays as long as somebody looks
         await stands(rooms, room, expected)
         del held
     checked(await rooms.history("t", room, 0, 0, 10_000))
@@ -247,7 +247,7 @@ async def one_after_another(rooms: Rooms, verbs: list[str]) -> None:
 
 async def all_at_once(rooms: Rooms, verbs: list[str]) -> None:
     room = (await rooms.rent("t", "u", Rent())).id
-    held = rooms._room(room)
+    held = rooms.live(room)
     results = await asyncio.gather(*(do(rooms, room, verb) for verb in verbs), return_exceptions=True)
     for result in results:
         if result is not None:

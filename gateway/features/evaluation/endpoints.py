@@ -48,7 +48,7 @@ async def evaluations(request: Request) -> ASGIApp:
 async def evaluation(request: Request) -> ASGIApp:
     """One result, with the questions and answers of its failed cases."""
     places, id = folders(request.gateway.config), request.path_params["id"]
-    where = (await asyncio.to_thread(_runs, places)).get(id)
+    where = (await asyncio.to_thread(runs, places)).get(id)
     if where is None:
         raise ProviderInvalidRequest(f"there are no results {id} in {places[0]}", code="not_found", status=404)
     result, failed = await asyncio.to_thread(lambda: (_read(where / RESULTS), [*_failed(where / SAMPLES)]))
@@ -57,7 +57,7 @@ async def evaluation(request: Request) -> ASGIApp:
     return JSON({**result, "id": id, "failed": failed})
 
 
-def _runs(places: Sequence[Path]) -> dict[str, Path]:
+def runs(places: Sequence[Path]) -> dict[str, Path]:
     """Name → folder of each run with results, the newest first. Of two with one name, the one in the earlier place."""
     found: dict[str, tuple[float, Path]] = {}
     for place in places:
@@ -69,7 +69,7 @@ def _runs(places: Sequence[Path]) -> dict[str, Path]:
 
 
 def _listed(places: Sequence[Path]) -> Iterator[Json]:
-    for name, path in [*_runs(places).items()][:MAXIMUM]:
+    for name, path in [*runs(places).items()][:MAXIMUM]:
         if (result := _read(path / RESULTS)) is not None:
             kept = ("created", "target", "suite", "summary", "complete", "gate")
             yield {"id": name, **{key: result[key] for key in kept if key in result}}

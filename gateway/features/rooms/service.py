@@ -122,7 +122,7 @@ class Rooms:
             self._ending = self.spawn(self._end_streams(), "end the streams")
         await asyncio.to_thread(self._mark)
         for room_id in await self._unfinished():
-            room = self._room(room_id)
+            room = self.live(room_id)
             if await room.commit(_without_worker) in ("active", "releasing"):
                 room.attach()
 
@@ -184,7 +184,8 @@ class Rooms:
         if self._opened and not await self._unfinished():
             (self._config.state_dir / MARKER).unlink(missing_ok=True)
 
-    def _room(self, room_id: str) -> LiveRoom:
+    def live(self, room_id: str) -> LiveRoom:
+        """The room in memory, where it stays as long as somebody has it."""
         room = self._live.get(room_id)
         if room is None:
             room = self._live[room_id] = LiveRoom(self, room_id)
@@ -245,7 +246,7 @@ class Rooms:
                 tx.event("room:updated", {"fields": sorted(changed)})
             return tx.room()
 
-        return await self._room(room_id).commit(work, tenant)
+        return await self.live(room_id).commit(work, tenant)
 
     async def visible(self, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
         await self.open()
@@ -283,7 +284,7 @@ class Rooms:
                 tx.event("room:updated", {"fields": sorted(changes)})
             return tx.room()
 
-        return await self._room(room_id).commit(work, tenant)
+        return await self.live(room_id).commit(work, tenant)
 
     async def say(self, tenant: str, user: str, room_id: str, say: Say) -> Message:
         """Queues a message. Raises ProviderInvalidRequest (409) if the state refuses it or a message is queued."""
@@ -300,7 +301,7 @@ class Rooms:
         await self.open()
         say.text()
         check_metadata(say.metadata)
-        room = self._room(room_id)
+        room = self.live(room_id)
 
         def work(tx: Transaction) -> tuple[Message, State, bool]:
             known = message_id and transaction.message_in(tx.connection, room_id, message_id)
@@ -366,7 +367,7 @@ class Rooms:
         retry: if False, a failed room continues with the queued message.
         """
         await self.open()
-        room = self._room(room_id)
+        room = self.live(room_id)
 
         def work(tx: Transaction) -> Room:
             check("wake", tx.status)
@@ -386,12 +387,12 @@ class Rooms:
 
     async def interrupt(self, tenant: str, room_id: str, reason: str | None) -> Room:
         await self.open()
-        return await self._room(room_id).interrupt(tenant, reason)
+        return await self.live(room_id).interrupt(tenant, reason)
 
     async def release(self, tenant: str, room_id: str, release: Release) -> Room:
         """Releases a room. A graceful release may be followed by an immediate one."""
         await self.open()
-        room = self._room(room_id)
+        room = self.live(room_id)
 
         def work(tx: Transaction) -> Room:
             check("release", tx.status)
@@ -445,7 +446,7 @@ class Rooms:
         """
         await self.open()
         opening = self._opening
-        room = self._room(room_id)
+        room = self.live(room_id)
         news = room.feed.news
         frames: list[Frame] | None
         frames, status = await self._replay(tenant, room_id, after)

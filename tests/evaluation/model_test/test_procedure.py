@@ -83,5 +83,5 @@ def test_the_page_lists_what_the_steps_write(tmp_path: Path) -> None:
         place.mkdir(parents=True)
         if place.name != "empty":
             (place / endpoints.RESULTS).write_text("{}")
-    found = endpoints._runs([tmp_path / "a", tmp_path / "missing", tmp_path / "b"])
+    found = endpoints.runs([tmp_path / "a", tmp_path / "missing", tmp_path / "b"])
     assert {name: path.parent.name for name, path in found.items()} == {"after": "a", "other": "b"}
