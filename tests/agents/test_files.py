@@ -490,20 +490,25 @@ async def test_changes_at_once_keep_the_quota(make_room: Make) -> None:
 def test_a_change_that_does_not_end_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = JailedFileSystem(tmp_path / "root", PLENTY)
     monkeypatch.setattr("gateway.features.agents.tools.vfs.LOCK_SECONDS", 0.1)
-    with files._changes():
-        caught: list[OSError] = []
+    mkdir, begun, goes_on = os.mkdir, threading.Event(), threading.Event()
 
-        def change() -> None:
-            try:
-                JailedFileSystem(tmp_path / "root", PLENTY).mkdir("x")
-            except OSError as error:
-                caught.append(error)
+    def hangs(*args: Any, **options: Any) -> None:
+        begun.set()
+        assert goes_on.wait(PATIENCE)
+        mkdir(*args, **options)
 
-        thread = threading.Thread(target=change)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "mkdir", hangs)
+        thread = threading.Thread(target=files.mkdir, args=("slow",))
         thread.start()
-        thread.join(PATIENCE)
-    assert [error.errno for error in caught] == [errno.EBUSY]
+        assert begun.wait(PATIENCE)
+    with pytest.raises(OSError, match="another change takes too long") as caught:
+        JailedFileSystem(tmp_path / "root", PLENTY).mkdir("x")
+    assert caught.value.errno == errno.EBUSY
+    goes_on.set()
+    thread.join(PATIENCE)
     files.mkdir("x")
+    assert sorted(found["name"] for found in files.ls("")) == ["slow", "x"]
 
 
 def test_it_is_an_fsspec_filesystem(tmp_path: Path) -> None:

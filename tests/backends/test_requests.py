@@ -25,7 +25,8 @@ from gateway.errors import (
     ProviderUnsupportedContentBlock,
     WeightsMissing,
 )
-from gateway.wire.chat import encode
+from gateway.wire.chat import ChatRequest, encode
+from tests.gateway.double import Double, answers, completion
 
 Json = dict[str, Any]
 
@@ -138,7 +139,12 @@ async def test_what_llama_cpp_python_may_be_sent(more: Json) -> None:
     ids=["any server", "one that was told a name", "our own"],
 )
 async def test_mlx_is_asked_for_the_model_it_has(more: Json, name: str) -> None:
-    assert json.loads(bytes((await backend("mlx", **more))._name)) == name
+    asked = ChatRequest.parse(encode({"messages": [USER]}))
+    async with Double(answers(completion("Hi"))).serve() as double:
+        made = backends.load("mlx")(Model(**{"name": "a", "runtime": "mlx", **more}), double.address)
+        (await made.open(asked, dict(asked.fields))).close()
+        await made.aclose()
+    assert double.requests[0].json["model"] == name
 
 
 def body(message: str, kind: str = "server_error", code: Any = None, **more: Any) -> bytes:

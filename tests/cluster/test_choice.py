@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gateway.backends import choice as choice_module
 from gateway.backends.choice import MAX_COMPARED, MAX_PREFIXES, SLACK, UNKNOWN, BalancedServer, ServerChoice
 
 ACTIONS = st.lists(
@@ -107,12 +110,30 @@ def test_it_never_picks_one_that_was_tried() -> None:
 
 def test_it_remembers_no_more_than_it_may() -> None:
     choice: ServerChoice[BalancedServer] = ServerChoice()
-    server = BalancedServer()
+    server, other = BalancedServer(), BalancedServer()
     choice.add(server)
-    choice.remember(server, range(2 * MAX_PREFIXES))
-    assert len(server.prefixes) == len(choice._holders) == MAX_PREFIXES
-    choice.remove(server)
-    assert not choice._holders
+    choice.add(other)
+    tracemalloc.start()
+    try:
+        choice.remember(server, range(MAX_PREFIXES))
+        full = held()
+        choice.remember(server, range(MAX_PREFIXES, 8 * MAX_PREFIXES))
+        assert held() < 1.1 * full
+        assert len(server.prefixes) == MAX_PREFIXES
+        choice.change(server, 1)
+        assert choice.pick([7 * MAX_PREFIXES - 1]) is other
+        assert choice.pick([7 * MAX_PREFIXES]) is server
+        choice.remove(server)
+        server.prefixes.clear()
+        assert held() < 0.1 * full
+    finally:
+        tracemalloc.stop()
+
+
+def held() -> int:
+    """How many objects that `choice` has made are still there. Their bytes say less: a dict that was large stays so."""
+    made = tracemalloc.take_snapshot().filter_traces([tracemalloc.Filter(True, choice_module.__file__)])
+    return sum(found.count for found in made.statistics("filename"))
 
 
 def test_a_prefix_that_all_hold_costs_few_looks() -> None:

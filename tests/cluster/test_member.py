@@ -44,15 +44,19 @@ def postgresql() -> Iterator[Server]:
 
 
 @pytest.fixture
-async def store(postgresql: Server) -> AsyncIterator[Store]:
-    opened = await Store.open(postgresql.database())
+def url(postgresql: Server) -> str:
+    return postgresql.database()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[Store]:
+    opened = await Store.open(url)
     yield opened
     await opened.aclose()
 
 
 @asynccontextmanager
-async def member(store: Store, model: Model = MODEL, **engines: Any) -> AsyncIterator[Gateway]:
-    url = store._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
+async def member(url: str, model: Model = MODEL, **engines: Any) -> AsyncIterator[Gateway]:
     config = Config(
         source=Path("config.yaml"),
         active_model="m",
@@ -97,8 +101,8 @@ async def knows(gateway: Gateway, count: int) -> None:
     await soon(lambda: len(gateway.routes["m"].server.replicas()) == count)
 
 
-async def test_a_request_waits_for_the_first_engine_and_carries_the_key(store: Store) -> None:
-    async with doubles((answers(),)) as (double,), member(store) as gateway:
+async def test_a_request_waits_for_the_first_engine_and_carries_the_key(store: Store, url: str) -> None:
+    async with doubles((answers(),)) as (double,), member(url) as gateway:
         waiting = asyncio.create_task(asked(gateway, request()))
         await soon(lambda: backend(gateway).waiting.all == 1)
         await publish(store, double)
@@ -108,9 +112,8 @@ async def test_a_request_waits_for_the_first_engine_and_carries_the_key(store: S
         assert post.headers["authorization"] == f"Bearer {key}"
 
 
-async def test_the_placer_hears_who_waits_and_who_is_busy(store: Store) -> None:
+async def test_the_placer_hears_who_waits_and_who_is_busy(store: Store, url: str) -> None:
     heard: list[Message] = []
-    url = store._engine.url.set(drivername="postgresql").render_as_string(hide_password=False)
     listening = asyncio.Event()
 
     async def connected() -> None:
@@ -120,7 +123,7 @@ async def test_the_placer_hears_who_waits_and_who_is_busy(store: Store) -> None:
     task = asyncio.create_task(bus.run())
     await listening.wait()
     try:
-        async with doubles((endless,)) as (double,), member(store) as gateway:
+        async with doubles((endless,)) as (double,), member(url) as gateway:
             opening = asyncio.ensure_future(gateway.chat(request(stream=True)))
             await soon(lambda: any(isinstance(each, Load) and each.waiting == {"m": 1} for each in heard))
             await publish(store, double)
@@ -135,8 +138,8 @@ async def test_the_placer_hears_who_waits_and_who_is_busy(store: Store) -> None:
         await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_a_conversation_stays_at_its_engine_whichever_gateway_is_asked(store: Store) -> None:
-    async with doubles((answers(),), (answers(),)) as found, member(store) as one, member(store) as two:
+async def test_a_conversation_stays_at_its_engine_whichever_gateway_is_asked(store: Store, url: str) -> None:
+    async with doubles((answers(),), (answers(),)) as found, member(url) as one, member(url) as two:
         await publish(store, *found)
         await knows(one, 2)
         await knows(two, 2)
@@ -156,8 +159,8 @@ async def test_a_conversation_stays_at_its_engine_whichever_gateway_is_asked(sto
             assert len(at) == 1, who
 
 
-async def test_others_load_counts(store: Store) -> None:
-    async with doubles((endless,), (endless,)) as found, member(store) as one, member(store) as two:
+async def test_others_load_counts(store: Store, url: str) -> None:
+    async with doubles((endless,), (endless,)) as found, member(url) as one, member(url) as two:
         await publish(store, *found)
         await knows(one, 2)
         await knows(two, 2)
@@ -173,7 +176,9 @@ async def test_others_load_counts(store: Store) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("end", [gone, cut], ids=["before", "promised"])
-async def test_what_has_not_begun_to_answer_is_answered_by_another(store: Store, end: Any, stream: bool) -> None:
+async def test_what_has_not_begun_to_answer_is_answered_by_another(
+    store: Store, url: str, end: Any, stream: bool
+) -> None:
     async def fine(exchange: Exchange) -> None:
         if stream:
             await exchange.start()
@@ -182,20 +187,20 @@ async def test_what_has_not_begun_to_answer_is_answered_by_another(store: Store,
         else:
             await exchange.whole(completion("second"))
 
-    async with doubles((end,), (fine,)) as found, member(store) as gateway:
+    async with doubles((end,), (fine,)) as found, member(url) as gateway:
         await publish(store, *found)
         await knows(gateway, 2)
         for number in range(3):
             assert b"second" in b"".join(await asked(gateway, request(f"{number}", stream=stream)))
 
 
-async def test_what_has_begun_ends_with_an_error(store: Store) -> None:
+async def test_what_has_begun_ends_with_an_error(store: Store, url: str) -> None:
     async def breaks(exchange: Exchange) -> None:
         await exchange.start()
         await exchange.event(chunk("Hel"))
         exchange.reset()
 
-    async with doubles((breaks,)) as found, member(store) as gateway:
+    async with doubles((breaks,)) as found, member(url) as gateway:
         await publish(store, *found)
         with await gateway.chat(request(stream=True)) as run:
             assert await run.payloads()
@@ -203,11 +208,11 @@ async def test_what_has_begun_ends_with_an_error(store: Store) -> None:
                 await run.payloads()
 
 
-async def test_an_engine_whose_node_is_silent_ends_its_answers_once_it_is_known(store: Store) -> None:
+async def test_an_engine_whose_node_is_silent_ends_its_answers_once_it_is_known(store: Store, url: str) -> None:
     async def silent(exchange: Exchange) -> None:
         await asyncio.Event().wait()
 
-    async with doubles((silent,), (answers(completion("second")),)) as found, member(store) as gateway:
+    async with doubles((silent,), (answers(completion("second")),)) as found, member(url) as gateway:
         await publish(store, found[0])
         await knows(gateway, 1)
         asking = asyncio.create_task(asked(gateway, request()))
@@ -216,8 +221,8 @@ async def test_an_engine_whose_node_is_silent_ends_its_answers_once_it_is_known(
         assert b"second" in (await asking)[0]
 
 
-async def test_a_draining_engine_gets_nothing_new_and_finishes(store: Store) -> None:
-    async with doubles((endless,), (answers(),)) as found, member(store) as gateway:
+async def test_a_draining_engine_gets_nothing_new_and_finishes(store: Store, url: str) -> None:
+    async with doubles((endless,), (answers(),)) as found, member(url) as gateway:
         await publish(store, found[0])
         run = await gateway.chat(request(stream=True))
         await publish(store, found[0], state="draining")
@@ -230,9 +235,9 @@ async def test_a_draining_engine_gets_nothing_new_and_finishes(store: Store) -> 
         assert await waiting
 
 
-async def test_engines_of_another_launch_are_not_ours(store: Store) -> None:
+async def test_engines_of_another_launch_are_not_ours(store: Store, url: str) -> None:
     other = replace(MODEL, context_window=512)
-    async with doubles((answers(),)) as found, member(store) as gateway:
+    async with doubles((answers(),)) as found, member(url) as gateway:
         await publish(store, *found, model=other)
         waiting = asyncio.create_task(asked(gateway, request()))
         await soon(lambda: backend(gateway).waiting.all == 1)
@@ -241,11 +246,11 @@ async def test_engines_of_another_launch_are_not_ours(store: Store) -> None:
         assert await waiting
 
 
-async def test_waits_are_bounded_and_failures_told(store: Store) -> None:
-    async with member(store, queue_length=1, queue_timeout_seconds=0.2) as gateway:
+async def test_waits_are_bounded_and_failures_told(store: Store, url: str) -> None:
+    async with member(url, queue_length=1, queue_timeout_seconds=0.2) as gateway:
         with pytest.raises(ProviderModelNotLoaded, match=r"no engine for it within 0.2 s"):
             await asked(gateway, request())
-    async with member(store, queue_length=1) as gateway:
+    async with member(url, queue_length=1) as gateway:
         waiting = asyncio.create_task(asked(gateway, request()))
         await soon(lambda: backend(gateway).waiting.all == 1)
         with pytest.raises(ProviderRateLimit, match="1 requests are already waiting"):

@@ -13,7 +13,7 @@ from gateway.features.cluster.values import NodeRow
 from tests.cli.commands import ctxgate
 from tests.cluster.nodes import Gateway, config, until
 from tests.page.browser import Page
-from tests.page.conftest import _browser as _browser  # a fixture
+from tests.page.conftest import one_browser as one_browser  # a fixture
 from tests.page.conftest import page as page  # a fixture
 from tests.ports import free_port
 from tests.store.postgresql import start

@@ -92,12 +92,12 @@ async def eventually(met: Callable[[], bool]) -> None:
 
 class Client:
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.reader: asyncio.StreamReader
         self.writer: asyncio.StreamWriter
 
     async def __aenter__(self) -> Self:
-        self.reader, self.writer = await asyncio.open_unix_connection(self._path, limit=2**21)
+        self.reader, self.writer = await asyncio.open_unix_connection(self.path, limit=2**21)
         return self
 
     async def __aexit__(self, *_: object) -> None:

@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -67,9 +67,9 @@ async def test_two_hundred_clients(short: Path) -> None:
         enough = asyncio.Event()
         begun = asyncio.Semaphore(0)
 
-        async def stall(reader: asyncio.StreamReader) -> None:
+        async def stall(writer: asyncio.StreamWriter) -> None:
             """Nothing is read any more, so that the way to this client fills up."""
-            transport: asyncio.ReadTransport = reader._transport  # type: ignore[attr-defined]
+            transport = cast(asyncio.Transport, writer.transport)  # a socket's reads, too
             transport.pause_reading()
             begun.release()
             await enough.wait()
@@ -79,7 +79,7 @@ async def test_two_hundred_clients(short: Path) -> None:
             async with connected(path) as (reader, writer):
                 writer.write(b'{"op":"resume","session":"book"}\n')
                 first = json.loads(await reader.readline())
-                await stall(reader)
+                await stall(writer)
                 told = [first]
                 while len(told) < len(book):
                     told.append(json.loads(await reader.readline()))
@@ -94,7 +94,7 @@ async def test_two_hundred_clients(short: Path) -> None:
                 writer.write(json.dumps(send).encode() + b"\n")
                 start = json.loads(await reader.readline())
                 if slowly:
-                    await stall(reader)
+                    await stall(writer)
                 told = [start, *await frames(reader)]
             assert text(told) == said
             assert types(told) == ["start", *["delta"] * (len(told) - 4), "message", "usage", "done"]

@@ -224,7 +224,7 @@ async def test_a_reranker_gives_places_and_scores(short: Path) -> None:
         assert (exchange.json["query"], exchange.json["documents"]) == ("penguin", ["red", "blue penguin"])
         told, exit_code = await kept.execute("acme/m", '{"query": "penguin"}')
         assert (exit_code, told[0]["code"], len(double.requests)) == (2, "EINVAL", 1)
-        assert not kept.connect()._path.exists()
+        assert not kept.connect().path.exists()
 
 
 async def test_a_chat_model_ranks_nothing(short: Path) -> None:

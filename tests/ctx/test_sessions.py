@@ -6,7 +6,7 @@ import asyncio
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from msgspec.structs import replace
@@ -211,7 +211,7 @@ async def test_the_engine_waits_for_who_reads_slowly_in_a_temporary_session(shor
             sent += size
 
     async with Double(flood).serve() as double, keeping(short, double) as kept, kept.connect() as client:
-        transport: Any = client.reader._transport  # type: ignore[attr-defined]
+        transport = cast(asyncio.Transport, client.writer.transport)
         await client.ask(op="send", id="m1", scope="temp", input="go")
         await client.frame()
         transport.pause_reading()

@@ -9,15 +9,18 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gateway.features.ctx import terminal
 from gateway.features.ctx.client import OK, receive
+from gateway.features.ctx.objects import ObjectName, Triple
 from tests.patience import PATIENCE
 
 Frame = dict[str, Any]
+NAME = "model/acme/m"
 
 
 class Gateway:
@@ -78,14 +81,19 @@ class Says:
 
 
 @pytest.fixture
-def gateway() -> Iterator[tuple[socket.socket, Gateway]]:
+def gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gateway]:
+    """At the socket of `model/acme/m`, below `tmp_path`."""
     ours, theirs = socket.socketpair()
+    sock = Triple.of(tmp_path, ObjectName.parse(NAME)).sock
+    sock.parent.mkdir(parents=True)
+    sock.touch()
+    monkeypatch.setattr(terminal, "connect", {str(sock): ours}.__getitem__)
     with ours, theirs:
         made = Gateway(theirs)
         thread = threading.Thread(target=made.serve)
         thread.start()
-        yield ours, made
-        ours.shutdown(socket.SHUT_RDWR)
+        yield made
+        ours.close()
         thread.join(PATIENCE)
 
 
@@ -95,9 +103,8 @@ def press() -> None:
 
 @pytest.mark.parametrize("when", ["before it is sent", "while it is shown", "when it is done"])
 def test_an_interrupt_cancels_the_answer_and_no_more(
-    when: str, gateway: tuple[socket.socket, Gateway], monkeypatch: pytest.MonkeyPatch
+    when: str, gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    connection, other = gateway
     first = "quick" if when == "when it is done" else "slow"
     asked = iter([first, "second", "third"])
 
@@ -118,17 +125,14 @@ def test_an_interrupt_cancels_the_answer_and_no_more(
     monkeypatch.setattr(terminal, "send", sends)
     monkeypatch.setattr(sys, "stdout", out)
     before = signal.getsignal(signal.SIGINT)
-    assert terminal._Session(connection, "repl", "temp").run() == OK
+    assert terminal.converse(str(tmp_path), NAME) == OK
     assert signal.getsignal(signal.SIGINT) is before
-    assert [frame["input"] for frame in other.frames if frame["op"] == "send"] == [first, "second", "third"]
-    assert [frame["op"] for frame in other.frames].count("cancel") == 1
+    assert [frame["input"] for frame in gateway.frames if frame["op"] == "send"] == [first, "second", "third"]
+    assert [frame["op"] for frame in gateway.frames].count("cancel") == 1
     assert [text for text in (first, "second", "third") if f"about {text}" not in out.text] == []
 
 
-def test_an_interrupt_while_nothing_comes(
-    gateway: tuple[socket.socket, Gateway], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    connection, other = gateway
+def test_an_interrupt_while_nothing_comes(gateway: Gateway, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = iter(["slow", "second"])
     monkeypatch.setattr("builtins.input", lambda _: next(asked, None) or leave())
     waits = receive
@@ -144,16 +148,16 @@ def test_an_interrupt_while_nothing_comes(
 
     main = threading.get_ident()
     monkeypatch.setattr(terminal, "receive", receives)
-    assert terminal._Session(connection, "repl", "temp").run() == OK
-    assert [frame["op"] for frame in other.frames] == ["send", "cancel", "ping", "send"]
+    assert terminal.converse(str(tmp_path), NAME) == OK
+    assert [frame["op"] for frame in gateway.frames] == ["send", "cancel", "ping", "send"]
 
 
-def test_a_second_interrupt_ends_it(gateway: tuple[socket.socket, Gateway], monkeypatch: pytest.MonkeyPatch) -> None:
-    connection, _ = gateway
+@pytest.mark.usefixtures("gateway")
+def test_a_second_interrupt_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("builtins.input", lambda _: "slow")
     monkeypatch.setattr(sys, "stdout", Says("about slow", twice))
     with pytest.raises(KeyboardInterrupt):
-        terminal._Session(connection, "repl", "temp").run()
+        terminal.converse(str(tmp_path), NAME)
 
 
 def twice() -> None:

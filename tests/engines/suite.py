@@ -56,9 +56,13 @@ class Server:
     def get(self, path: str) -> httpx.Response:
         return self._http.get(path)
 
+    def post(self, **body: Any) -> httpx.Response:
+        """A chat with this body: `json` or `content`, as httpx takes it."""
+        return self._http.post("/v1/chat/completions", **body)
+
     def ask(self, *messages: Json, **fields: Any) -> httpx.Response:
         body = {"model": self.model, "messages": messages, "temperature": 0, "max_tokens": 48, **fields}
-        return self._http.post("/v1/chat/completions", json=body)
+        return self.post(json=body)
 
     def stream(self, *messages: Json, **fields: Any) -> list[Json]:
         """The chunks. Raises httpx.HTTPStatusError for an error status, AssertionError for a stream without end."""
@@ -171,7 +175,7 @@ def developer(server: Server) -> str:
 
 def max_completion_tokens(server: Server) -> str:
     body = {"model": server.model, "messages": [ASK], "temperature": 0, "max_completion_tokens": 2}
-    response = server._http.post("/v1/chat/completions", json=body)
+    response = server.post(json=body)
     if response.status_code != 200:
         return _said(response)
     return "ok" if response.json()["usage"]["completion_tokens"] <= 2 else "ignored"
@@ -191,7 +195,7 @@ def broken_arguments(server: Server) -> str:
 
 
 def not_json(server: Server) -> str:
-    return _said(server._http.post("/v1/chat/completions", content=b'{"messages": [', headers=JSON))
+    return _said(server.post(content=b'{"messages": [', headers=JSON))
 
 
 def oversize(server: Server) -> str:

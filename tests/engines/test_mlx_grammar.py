@@ -14,6 +14,8 @@ import pytest
 pytest.importorskip("mlx_lm")
 pytest.importorskip("llguidance")
 
+import llguidance
+
 from gateway.engines import mlx_server
 from gateway.engines.mlx_server import KEPT_GRAMMARS, KEPT_VOCABULARIES, Cutting, Grammars, Guard
 
@@ -57,6 +59,19 @@ def written(tokenizer: Any, tokens: set[int]) -> set[str]:
     return {tokenizer.decode([token]) for token in tokens}
 
 
+def counted(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str) -> list[tuple[Any, ...]]:
+    """The arguments of each call of the owner's function from now on."""
+    asked: list[tuple[Any, ...]] = []
+    real = getattr(owner, name)
+
+    def call(*args: Any, **options: Any) -> Any:
+        asked.append(args)
+        return real(*args, **options)
+
+    monkeypatch.setattr(owner, name, call)
+    return asked
+
+
 def token(tokenizer: Any, text: str) -> int:
     (found,) = tokenizer.encode(text, add_special_tokens=False)
     return int(found)
@@ -76,14 +91,17 @@ def test_only_what_the_grammar_allows_can_follow(tokenizer: Any, grammars: Gramm
     assert step(guard, end) == step(guard, end) == {*range(size(tokenizer))}
 
 
-def test_the_same_mask_again_is_used_again(tokenizer: Any, grammars: Grammars, step: Any) -> None:
+def test_the_same_mask_again_is_used_again(
+    tokenizer: Any, grammars: Grammars, step: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = counted(monkeypatch, mlx_server, "token_flags")
     guard = Guard(grammars.matcher("start: /a+/", NO_MARKS))
     first = step(guard, 0)
     second = step(guard, token(tokenizer, "a"))
     assert second - first == set(tokenizer.eos_token_ids)
-    mask = guard._last[1]
+    assert len(made) == 2
     assert step(guard, token(tokenizer, "a")) == second
-    assert guard._last[1] is mask
+    assert len(made) == 2
 
 
 def test_a_token_against_the_grammar_ends_it_and_is_told(
@@ -114,16 +132,17 @@ def test_a_kept_grammar_begins_at_its_start(tokenizer: Any, grammars: Grammars, 
     assert step(Guard(grammars.matcher(WORD, NO_MARKS)), 0) == first
 
 
-def test_so_many_grammars_are_kept_the_latest_used(grammars: Grammars) -> None:
+def test_so_many_grammars_are_kept_the_latest_used(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = counted(monkeypatch, llguidance, "LLMatcher")
     texts = [f'start: "{number}"' for number in range(KEPT_GRAMMARS)]
-    for text in texts:
+    for text in (*texts, texts[0], WORD):
         assert grammars.matcher(text, NO_MARKS) is not None
-    before = dict(grammars._compiled)
-    assert [*before] == [(text, NO_MARKS) for text in texts]
-    grammars.matcher(texts[0], NO_MARKS)
-    grammars.matcher(WORD, NO_MARKS)
-    assert [*grammars._compiled] == [(text, NO_MARKS) for text in (*texts[2:], texts[0], WORD)]
-    assert grammars._compiled[texts[0], NO_MARKS] is before[texts[0], NO_MARKS]
+    assert [text for _, text in compiled] == [*texts, WORD]
+    for text in (*texts[2:], texts[0], WORD):
+        grammars.matcher(text, NO_MARKS)
+    assert len(compiled) == KEPT_GRAMMARS + 1
+    grammars.matcher(texts[1], NO_MARKS)
+    assert [text for _, text in compiled] == [*texts, WORD, texts[1]]
 
 
 def test_a_mark_is_text_where_the_grammar_needs_it(tokenizer: Any, grammars: Grammars, step: Any) -> None:
@@ -138,16 +157,23 @@ def test_a_mark_is_text_where_the_grammar_needs_it(tokenizer: Any, grammars: Gra
     assert step(Guard(grammars.matcher(f'start: ({json.dumps(word)} | "<a")', frozenset([word]))), 0) == plain
 
 
-def test_vocabularies_are_kept_too(grammars: Grammars) -> None:
+def test_vocabularies_are_kept_too(grammars: Grammars, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = counted(monkeypatch, llguidance, "TokenizerWrapper")
     sets = [frozenset([str(number)]) for number in range(KEPT_VOCABULARIES)]
-    for marks in sets:
-        grammars.matcher(WORD, marks)
-    kept = dict(grammars._vocabularies)
-    assert [*kept] == sets
-    grammars.matcher('start: "c"', sets[0])
-    assert grammars._vocabularies[sets[0]] is kept[sets[0]]
-    grammars.matcher(WORD, frozenset(["more"]))
-    assert [*grammars._vocabularies] == [frozenset(["more"])]
+    for text in (WORD, 'start: "c"'):
+        for marks in sets:
+            grammars.matcher(text, marks)
+    assert len(made) == KEPT_VOCABULARIES
+    # One more, and they begin anew.
+    more = frozenset(["more"])
+    for text in (WORD, 'start: "c"'):
+        grammars.matcher(text, more)
+    assert len(made) == KEPT_VOCABULARIES + 1
+    for number, marks in enumerate(sets[: KEPT_VOCABULARIES - 1], 2):
+        grammars.matcher('start: "d"', marks)
+        assert len(made) == KEPT_VOCABULARIES + number
+    grammars.matcher('start: "d"', more)
+    assert len(made) == 2 * KEPT_VOCABULARIES
 
 
 def test_a_mask_has_one_flag_for_each_row_of_the_model() -> None:

@@ -227,7 +227,9 @@ def test_the_one_that_stands_in_starts_by_llama_servers_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("xllamacpp")
-    monkeypatch.setattr("tests.llama_server._places", lambda: iter(()))
+    monkeypatch.delenv(NAMED, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     program = launcher(find(), tmp_path)
     done = subprocess.run([program, "--help"], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert {"-m", "-c", "-np", "-t", "--jinja"} <= set(done.stdout.replace(",", " ").split())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import resource
 import signal
@@ -16,9 +15,10 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import psutil
 import pytest
 
-from gateway.engines.process import LINE_CHARS, TAIL_LINES, PipeEnd, Process, pipe
+from gateway.engines.process import GUARD, LINE_CHARS, TAIL_LINES, PipeEnd, Process, pipe
 from tests.conftest import ROOT
 from tests.engines.conftest import alive, gone, stand_still
 from tests.patience import PATIENCE
@@ -32,6 +32,13 @@ async def started(code: str, *, grace: float = 5.0) -> Process:
 
 
 UP = """print('{"ctxgate": {"up": 1}}', flush=True)"""
+
+
+def guard_of(pid: int) -> int:
+    guard = psutil.Process(pid).parent()
+    assert guard is not None
+    assert str(GUARD) in guard.cmdline()
+    return guard.pid
 
 
 async def test_stop_ends_the_process() -> None:
@@ -250,14 +257,14 @@ async def test_no_engine_outlives_its_guard() -> None:
     process = await started(f"import signal\n{UP}\nsignal.pause()")
     await process.announced("up")
     assert process.pid is not None
-    os.kill(process._guard.pid, signal.SIGKILL)
+    os.kill(guard_of(process.pid), signal.SIGKILL)
     assert await process.wait(PATIENCE)
     assert gone(process.pid)
     assert process.ending() == "was killed by SIGKILL"
 
 
 GATEWAY = """
-import asyncio, json, sys
+import asyncio, sys
 from pathlib import Path
 from gateway.config import Model
 from gateway.engines import for_model
@@ -265,7 +272,7 @@ from gateway.engines import for_model
 async def main():
     engine = for_model(Model(name="tiny", runtime="llama.cpp", path=Path(sys.argv[1]), context_window=512))
     await engine.requests.ensure()
-    print(json.dumps({"engine": engine.pid, "guard": engine.launcher.process._guard.pid}), flush=True)
+    print(engine.pid, flush=True)
     await asyncio.Event().wait()
 
 asyncio.run(main())
@@ -283,13 +290,14 @@ def test_no_engine_outlives_the_gateway(number: signal.Signals, test_model: Path
     )
     try:
         assert gateway.stdout is not None
-        pids = json.loads(gateway.stdout.readline())
-        assert alive(pids["engine"])
+        engine = int(gateway.stdout.readline())
+        assert alive(engine)
+        guard = guard_of(engine)
         before = time.monotonic()
         gateway.send_signal(number)
         gateway.wait(PATIENCE)
-        assert gone(pids["engine"])
-        assert gone(pids["guard"])
+        assert gone(engine)
+        assert gone(guard)
         print(f"{number.name}: engine gone {time.monotonic() - before:.3f} s after the signal")
     finally:
         gateway.kill()
@@ -308,10 +316,11 @@ async def test_a_guard_that_hangs_is_killed_with_its_process(monkeypatch: pytest
     process = await started(f"import signal\n{UP}\nsignal.pause()", grace=0.1)
     await process.announced("up")
     assert process.pid is not None
-    stand_still(process._guard.pid)
+    guard = guard_of(process.pid)
+    stand_still(guard)
     await process.stop()
     assert gone(process.pid)
-    assert gone(process._guard.pid)
+    assert gone(guard)
 
 
 async def _ends_while_another_thread_opens_files(monkeypatch: pytest.MonkeyPatch) -> None:

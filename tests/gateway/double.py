@@ -83,14 +83,15 @@ Script = Callable[[Exchange], Awaitable[None]]
 class Double:
     """The n-th request meets the n-th script, every further one the last.
 
-    requests: every Exchange so far. connections: how many were ever opened. open: those that are now.
+    scripts: may be replaced. requests: every Exchange so far. connections: how many were ever opened. open: those that
+    are now.
     """
 
     def __init__(self, *scripts: Script) -> None:
         self.requests: list[Exchange] = []
         self.connections = 0
         self.open: set[_Connection] = set()
-        self._scripts = scripts
+        self.scripts = scripts
         self._changed = asyncio.Condition()
         self.address = Address()
 
@@ -123,7 +124,7 @@ class Double:
             await self._changed.wait_for(lambda: len(self.open) == count)
 
     async def run(self, exchange: Exchange) -> None:
-        script = self._scripts[min(len(self.requests), len(self._scripts) - 1)]
+        script = self.scripts[min(len(self.requests), len(self.scripts) - 1)]
         self.requests.append(exchange)
         await self.changed()
         await script(exchange)
@@ -141,25 +142,25 @@ class _Connection(asyncio.Protocol):
         self.writable = asyncio.Event()
         self.writable.set()
         self.gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._double = double
+        self.double = double
         self._parser = httptools.HttpRequestParser(self)
         self._waiting: list[Exchange] = []
         self._task: asyncio.Task[None] | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
-        self._double.connections += 1
-        self._double.open.add(self)
+        self.double.connections += 1
+        self.double.open.add(self)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._double.open.discard(self)
+        self.double.open.discard(self)
         if not self.gone.done():
             self.gone.set_result(None)
         self.writable.set()
-        self._told = asyncio.get_running_loop().create_task(self._double.changed())
+        self._told = asyncio.get_running_loop().create_task(self.double.changed())
 
     def end(self) -> None:
         if self._task is not None:
@@ -194,7 +195,7 @@ class _Connection(asyncio.Protocol):
 
     async def _run(self) -> None:
         while self._waiting:
-            await self._double.run(self._waiting.pop(0))
+            await self.double.run(self._waiting.pop(0))
 
 
 def response(body: Json | bytes, status: int = 200, head: bytes = b"") -> bytes:

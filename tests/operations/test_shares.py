@@ -230,13 +230,13 @@ class Held:
     def __init__(self, places: TenantPlaces) -> None:
         self.begun: list[str] = []
         self._places = places
-        self._gates: dict[str, asyncio.Event] = {}
+        self.gates: dict[str, asyncio.Event] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def ask(self, *names: str) -> None:
         """Each name begins with the tenant's."""
         for name in names:
-            self._gates[name] = asyncio.Event()
+            self.gates[name] = asyncio.Event()
             self._tasks[name] = asyncio.create_task(self._work(name))
 
     async def settle(self) -> list[str]:
@@ -246,7 +246,7 @@ class Held:
 
     async def end(self, *names: str) -> list[str]:
         for name in names:
-            self._gates[name].set()
+            self.gates[name].set()
         await asyncio.gather(*(self._tasks[name] for name in names))
         return await self.settle()
 
@@ -260,7 +260,7 @@ class Held:
         tenant.set(name.split()[0])
         async with self._places.place():
             self.begun.append(name)
-            await self._gates[name].wait()
+            await self.gates[name].wait()
 
 
 async def test_places_are_taken_in_turns() -> None:
@@ -280,7 +280,7 @@ async def test_a_place_that_was_given_to_one_who_left_is_free() -> None:
     held = Held(TenantPlaces(1))
     held.ask("a 1", "b 1", "c 1")
     await held.settle()
-    held._gates["a 1"].set()  # b's turn comes as b leaves
+    held.gates["a 1"].set()  # b's turn comes as b leaves
     await asyncio.sleep(0)
     assert (await held.leave("b 1"))[-1] in ("b 1", "c 1")
     await held.end("a 1")

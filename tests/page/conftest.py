@@ -45,7 +45,7 @@ def gateway(scripted: Upstream, test_model: Path, tmp_path_factory: pytest.TempP
 
 
 @pytest.fixture(scope="session")
-def _browser() -> Iterator[Page]:
+def one_browser() -> Iterator[Page]:
     if not CHROMIUM:
         pytest.skip("no Chromium: apt-get install chromium")
     with browser() as page:
@@ -53,11 +53,11 @@ def _browser() -> Iterator[Page]:
 
 
 @pytest.fixture
-def page(_browser: Page) -> Iterator[Page]:
+def page(one_browser: Page) -> Iterator[Page]:
     """A tab without a past. After each test: nothing that it did broke the content policy or raised an error."""
-    _browser.look()
-    _browser.open("about:blank")
-    _browser.requests.clear()
-    _browser.refused.clear()
-    yield _browser
-    assert _browser.refused == []
+    one_browser.look()
+    one_browser.open("about:blank")
+    one_browser.requests.clear()
+    one_browser.refused.clear()
+    yield one_browser
+    assert one_browser.refused == []

@@ -39,8 +39,8 @@ def saved(name: str = "", size: int = 6, **how: object) -> Saved:
 
 
 @pytest.fixture(params=["folder", "memory"])
-def share(request: pytest.FixtureRequest, tmp_path: Path) -> Share:
-    return Share(str(tmp_path / "share") if request.param == "folder" else f"memory://{token_hex(8)}")
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return str(tmp_path / "share") if request.param == "folder" else f"memory://{token_hex(8)}"
 
 
 def file(tmp_path: Path, data: bytes = b"tokens") -> Path:
@@ -49,11 +49,11 @@ def file(tmp_path: Path, data: bytes = b"tokens") -> Path:
     return made
 
 
-def test_what_one_puts_another_finds(share: Share, tmp_path: Path) -> None:
+def test_what_one_puts_another_finds(url: str, tmp_path: Path) -> None:
+    share, other = Share(url), Share(url)
     assert share.list(KEY) == {}
     one = saved()
     share.put(one, file(tmp_path))
-    other = Share(share._url)
     assert other.list(KEY) == {one.name: one}
     assert other.list("f" * 32) == {}
     other.get(one, tmp_path / "got")
@@ -73,9 +73,9 @@ def test_what_is_not_whole_or_not_ours_is_left_out(tmp_path: Path) -> None:
     (root / f"{other.name}.json").write_bytes(msgspec.json.encode(replace(other, name="../../etc/passwd")))
     (root / f"{lost.name}.prompt").unlink()
     (root / "notes.json").write_text("{}")
-    assert set(Share(share._url).list(KEY)) == {whole.name}
+    assert set(Share(str(tmp_path / "share")).list(KEY)) == {whole.name}
     # A description that was half there is read again once it is whole.
-    late = Share(share._url)
+    late = Share(str(tmp_path / "share"))
     assert cut.name not in late.list(KEY)
     (root / f"{cut.name}.json").write_bytes(msgspec.json.encode(cut))
     assert cut.name in late.list(KEY)

@@ -34,7 +34,7 @@ def window(talk: Script, *, maximum: int = WINDOW, summary: str | None = "They s
             if summary is None:
                 await exchange.whole({"error": {"message": "out of order"}}, 500)
             else:
-                await exchange.whole(completion(f"{summary} {len(exchange.connection._double.requests)}"))
+                await exchange.whole(completion(f"{summary} {len(exchange.connection.double.requests)}"))
         else:
             await talk(exchange)
 

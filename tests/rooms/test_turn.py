@@ -260,7 +260,7 @@ async def test_a_release_waits_for_a_safe_point(tmp_path: Path, mode: str) -> No
     async with house(tmp_path, calls(("tool_ls", {"path": "/"})), speaks("Done.")) as rooms:
         room = await rooms.rent(tool_policy={"access": "read"})
         # The release comes while the engine is being asked.
-        held = rooms.engine._scripts[0]
+        held = rooms.engine.scripts[0]
 
         async def first(exchange: Any) -> None:
             released = await rooms.post(room, "release", mode=mode)
@@ -269,7 +269,7 @@ async def test_a_release_waits_for_a_safe_point(tmp_path: Path, mode: str) -> No
             assert refused["code"] == "room_releasing"
             await held(exchange)
 
-        rooms.engine._scripts = (first, *rooms.engine._scripts[1:])
+        rooms.engine.scripts = (first, *rooms.engine.scripts[1:])
         await rooms.say(room)
         await rooms.until(room, "room:released")
         history = await rooms.history(room)
