@@ -381,3 +381,63 @@ def imported(node: ast.ImportFrom | ast.Import) -> list[str]:
 
 def names_tests(module: str) -> bool:
     return any(part.startswith("test_") for part in module.split("."))
+
+
+OF_LIBRARIES = {
+    # Public in spite of their names: what Python documents of named tuples, and the end of a process that forked.
+    "_asdict",
+    "_exit",
+    "_fields",
+    "_make",
+    "_replace",
+    # A command line that click has read in part: no public name of click's gives the rest.
+    "_protected_args",
+}
+"""Names with a leading `_` that aren't ours and that tests may use."""
+
+BY_TEXT = {"attrgetter", "delattr", "getattr", "hasattr", "object", "patch", "setattr"}
+"""Functions that take an attribute's name as a text; `object` is `patch.object`."""
+
+
+def private_names(source: str) -> Iterator[tuple[int, str]]:
+    """The lines and names where a module uses what others keep to themselves, be it by a text."""
+    for node in ast.walk(ast.parse(source)):
+        names: list[str] = []
+        match node:
+            case ast.Attribute(value=ast.Name("self" | "cls") | ast.Call(func=ast.Name("super"))):
+                pass
+            case ast.Attribute(attr=name):
+                names = [name]
+            case ast.ImportFrom(names=aliases):
+                names = [alias.name for alias in aliases]
+            case ast.Call(func=ast.Name(name) | ast.Attribute(attr=name), args=given) if name in BY_TEXT:
+                texts = [each.value for each in given if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+                names = [part for text in texts for part in text.split(".")]
+        line = getattr(node, "lineno", 0)
+        yield from ((line, name) for name in names if re.fullmatch(r"_\w*(?<!__)", name) and name not in OF_LIBRARIES)
+
+
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ("self._a, cls._a, super()._a(), x.a, x.__init__, os._exit(0)", []),
+        ("x._a.b, self._a._b", ["_a", "_b"]),
+        ("x._a = x()._b = 1", ["_a", "_b"]),
+        ("from gateway.a import b, _c", ["_c"]),
+        ("monkeypatch.setattr('tests.a._b', 1), monkeypatch.setattr(x, '_c', 1)", ["_b", "_c"]),
+        ("patch.object(x, '_a'), patch('x._b'), getattr(x, '_c'), setattr(x, '__init__', f)", ["_a", "_b", "_c"]),
+        ("say('_a'), setattr(x, 'a', '_ b')", []),
+    ],
+)
+def test_private_names_are_found(source: str, found: list[str]) -> None:
+    assert sorted(name for _, name in private_names(source)) == found
+
+
+def test_no_test_uses_a_private_name() -> None:
+    """It may change whenever the code does: see tests/README.md."""
+    found = [
+        f"{path.relative_to(ROOT)}:{line} {name}"
+        for path in sorted((ROOT / "tests").rglob("*.py"))
+        for line, name in private_names(path.read_text("utf-8"))
+    ]
+    assert not found
