@@ -292,7 +292,7 @@ def measure(model: str, file: Path, way: str, suite: Suite, options: Options) ->
         endpoint = Endpoint(served.base_url, served.model)
         # The port is another one each time.
         asked = {**run.fingerprint(settings, endpoint, CHECKER), "url": way, "served": {**served.facts, **facts}}
-        plan = run.Plan(settings, run.tasks(cases, settings, 1), asked, ours=served.ours)
+        plan = run.RunPlan(settings, run.tasks(cases, settings, 1), asked, ours=served.ours)
         samples = run.Samples(folder, asked, fresh=options.fresh)
         try:
             asyncio.run(_ask(served, plan, samples, options))
@@ -313,7 +313,7 @@ def measure(model: str, file: Path, way: str, suite: Suite, options: Options) ->
     return figures(result, {case.id: case for case in cases}, kept), result
 
 
-async def _ask(served: Served, plan: run.Plan, samples: run.Samples, options: Options) -> None:
+async def _ask(served: Served, plan: run.RunPlan, samples: run.Samples, options: Options) -> None:
     if all(samples.done.get(task.key, {}).get("status") in ("pass", "fail") for task in plan.tasks):
         return
     endpoint = Endpoint(served.base_url, served.model)

@@ -166,7 +166,7 @@ async def measure(model: str, suites: list[str], extra: Json, max_tokens: int = 
     config = msgspec.structs.replace(config, log=msgspec.structs.replace(config.log, bodies=True))
     cases = commands.suites(suites).cases
     settings = request.Settings(stream="both", max_tokens=max_tokens)
-    plan = run.Plan(settings, run.tasks(cases, settings, 1), {}, ours=True)
+    plan = run.RunPlan(settings, run.tasks(cases, settings, 1), {}, ours=True)
     counts: Counter[str] = Counter(cases=len(cases))
     async with Gateway(config) as gateway:
         client = InProcess(gateway, model, extra)
@@ -175,7 +175,7 @@ async def measure(model: str, suites: list[str], extra: Json, max_tokens: int = 
             samples = run.Samples(Path(folder), {})
             for task in plan.tasks:
                 before = len(client.written)
-                alone = run.Plan(settings, (task,), {}, ours=True, max_error_rate=1)
+                alone = run.RunPlan(settings, (task,), {}, ours=True, max_error_rate=1)
                 await run.run(client, alone, samples)  # type: ignore[arg-type]
                 texts[task.case.id][task.stream] = client.written[before:]
             samples.close()

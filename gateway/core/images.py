@@ -18,7 +18,7 @@ TEXT_ONLY = ("llama-cpp-python", "echo")
 """Runtimes that get no images, whatever their server can do."""
 
 
-class Server(Protocol):
+class BackendSource(Protocol):
     async def backend(self) -> Backend: ...
 
 
@@ -52,7 +52,7 @@ class Images:
         return await self._replaced(request)
 
     async def refused(
-        self, request: ChatRequest, refusal: ProviderUnsupportedContentBlock, server: Server
+        self, request: ChatRequest, refusal: ProviderUnsupportedContentBlock, server: BackendSource
     ) -> ChatRequest | None:
         """The same for a request that the engine refused; None unless its images are the reason."""
         if self._refuses or not urls(decode(request.fields["messages"])):

@@ -12,8 +12,8 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlo
 from gateway.features.responses.wire.answer import response_object
 from gateway.features.responses.wire.request import (
     SEALED,
+    AllowedServer,
     CreateResponse,
-    Server,
     ToolTable,
     chat_fields,
     left_out,
@@ -359,17 +359,17 @@ def server(**fields: Any) -> Json:
     return {"type": "mcp", "server_label": "s", **fields}
 
 
-SERVERS: dict[str, tuple[Json, Server]] = {
-    "all": ({}, Server("s", None, False, "tools[1]")),
-    "some": ({"allowed_tools": ["a", "b"]}, Server("s", ("a", "b"), False, "tools[1]")),
-    "none": ({"allowed_tools": []}, Server("s", (), False, "tools[1]")),
-    "named": ({"allowed_tools": {"tool_names": ["a"]}}, Server("s", ("a",), False, "tools[1]")),
-    "that only read": ({"allowed_tools": {"read_only": True}}, Server("s", None, True, "tools[1]")),
-    "that also write": ({"allowed_tools": {"read_only": False}}, Server("s", None, False, "tools[1]")),
-    "without approval": ({"require_approval": "never"}, Server("s", None, False, "tools[1]")),
+SERVERS: dict[str, tuple[Json, AllowedServer]] = {
+    "all": ({}, AllowedServer("s", None, False, "tools[1]")),
+    "some": ({"allowed_tools": ["a", "b"]}, AllowedServer("s", ("a", "b"), False, "tools[1]")),
+    "none": ({"allowed_tools": []}, AllowedServer("s", (), False, "tools[1]")),
+    "named": ({"allowed_tools": {"tool_names": ["a"]}}, AllowedServer("s", ("a",), False, "tools[1]")),
+    "that only read": ({"allowed_tools": {"read_only": True}}, AllowedServer("s", None, True, "tools[1]")),
+    "that also write": ({"allowed_tools": {"read_only": False}}, AllowedServer("s", None, False, "tools[1]")),
+    "without approval": ({"require_approval": "never"}, AllowedServer("s", None, False, "tools[1]")),
     "of which none needs approval": (
         {"require_approval": {"never": {"tool_names": ["a"]}, "always": None}},
-        Server("s", None, False, "tools[1]"),
+        AllowedServer("s", None, False, "tools[1]"),
     ),
 }
 

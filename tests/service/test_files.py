@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.config import load
-from gateway.features.service.base import Plan
+from gateway.features.service.base import ServicePlan
 from gateway.features.service.launchd import LABEL, Launchd
 from gateway.features.service.plan import plan
 from gateway.features.service.systemd import SERVICE, SOCKET, Systemd, service
@@ -31,7 +31,7 @@ ANALYZE = shutil.which("systemd-analyze")
 needs_systemd = pytest.mark.skipif(ANALYZE is None, reason="systemd-analyze isn't installed; apt-get install systemd")
 
 
-def written(folder: Path, plan: Plan) -> Path:
+def written(folder: Path, plan: ServicePlan) -> Path:
     """The files in a home. Returns systemd's folder."""
     manager = Systemd(folder)
     manager.write(plan)
@@ -52,7 +52,7 @@ def no_folders_of_the_user(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def ordinary(tmp_path: Path, **more: object) -> Plan:
+def ordinary(tmp_path: Path, **more: object) -> ServicePlan:
     """As `ctxgate service install` plans it, but for a program that is on every machine."""
     file = config(tmp_path, "active_model: e\nmodels: {e: {runtime: echo}}\n")
     made = plan(
@@ -64,7 +64,7 @@ def ordinary(tmp_path: Path, **more: object) -> Plan:
         sandbox=True,
         linger=False,
     )
-    return Plan(**{name: getattr(made, name) for name in made.__struct_fields__} | more)
+    return ServicePlan(**{name: getattr(made, name) for name in made.__struct_fields__} | more)
 
 
 @needs_systemd

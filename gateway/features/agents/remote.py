@@ -21,7 +21,7 @@ from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContex
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.agents.turn import Bounds, Step, ToolAnswered, Turn
 from gateway.features.responses.endpoints import Begin, ResponseInProgress
-from gateway.features.responses.wire.request import CreateResponse, Item, Server, ToolTable, chat_fields
+from gateway.features.responses.wire.request import AllowedServer, CreateResponse, Item, ToolTable, chat_fields
 from gateway.provider import (
     AssistantMessage,
     Delta,
@@ -80,11 +80,11 @@ async def join(request: Request, tools: ToolTable) -> Begin:
     return begin
 
 
-def _access(wanted: Server) -> Access:
+def _access(wanted: AllowedServer) -> Access:
     return "read" if wanted.read_only else "full"
 
 
-def _globs(wanted: Server) -> tuple[str, ...]:
+def _globs(wanted: AllowedServer) -> tuple[str, ...]:
     if wanted.allowed is None:
         return (f"{wanted.label}.*",)
     return tuple(f"{wanted.label}." + re.sub(r"([*?[])", r"[\1]", name) for name in wanted.allowed)

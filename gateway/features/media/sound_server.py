@@ -159,7 +159,7 @@ class Worker:
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    server: Server
+    server: SoundHTTPServer
     _silent = 0.0
     _begun = False
 
@@ -365,7 +365,7 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(body)
 
 
-class Server(ThreadingHTTPServer):
+class SoundHTTPServer(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, address: tuple[str, int], runtime: str, name: str, worker: Worker) -> None:
@@ -432,7 +432,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", required=name in ("runtime", "model"))
     given = parser.parse_args()
     worker = Worker([given.runtime, given.model, given.threads or "1"])
-    server = Server(
+    server = SoundHTTPServer(
         (given.host or "127.0.0.1", int(given.port or 0)), given.runtime, given.name or given.runtime, worker
     )
     signal.signal(signal.SIGTERM, lambda number, frame: os._exit(0))

@@ -23,7 +23,7 @@ OPEN_FILES = 4096
 """Connections take up to half of them."""
 
 
-class Plan(Struct, frozen=True, kw_only=True):
+class ServicePlan(Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     """Starts the gateway, which stays in the foreground."""
     environment: Mapping[str, str] = {}
@@ -62,7 +62,7 @@ class Manager(ABC):
         self.home = home
 
     @abstractmethod
-    def files(self, plan: Plan) -> dict[Path, bytes]:
+    def files(self, plan: ServicePlan) -> dict[Path, bytes]:
         """The manager's files. Pure."""
 
     @abstractmethod
@@ -99,7 +99,7 @@ class Manager(ABC):
         """Whether an existing installation with `linger` turned it on."""
         return False
 
-    def write(self, plan: Plan) -> None:
+    def write(self, plan: ServicePlan) -> None:
         for file, content in self.files(plan).items():
             file.parent.mkdir(parents=True, exist_ok=True)
             whole(file, content)
@@ -117,7 +117,7 @@ class Manager(ABC):
         return [path for path in gone if path not in self.links()]
 
     def paths(self) -> tuple[Path, ...]:
-        return tuple(self.files(Plan(command=(), listen=("",))))
+        return tuple(self.files(ServicePlan(command=(), listen=("",))))
 
 
 def prune(folders: Iterable[Path], home: Path) -> None:

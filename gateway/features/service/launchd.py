@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.features.service.base import OPEN_FILES, STOP_SECONDS, Manager, Plan, State, run
+from gateway.features.service.base import OPEN_FILES, STOP_SECONDS, Manager, ServicePlan, State, run
 
 LABEL = "ctxgate.gateway"
 THROTTLE_SECONDS = 10
@@ -35,7 +35,7 @@ class Launchd(Manager):
     def _name(self) -> str:
         return f"{self._domain}/{LABEL}"
 
-    def files(self, plan: Plan) -> dict[Path, bytes]:
+    def files(self, plan: ServicePlan) -> dict[Path, bytes]:
         return {
             self._agent: plistlib.dumps(
                 {

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gateway.config import Config
 from gateway.config.folders import USER
-from gateway.features.service.base import Plan
+from gateway.features.service.base import ServicePlan
 
 CARRIED = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PYTHONPATH", "CTX_ROOT", "HF_HOME"),
@@ -30,11 +30,11 @@ def plan(
     environ: Mapping[str, str],
     sandbox: bool,
     linger: bool,
-) -> Plan:
+) -> ServicePlan:
     """python: the interpreter that has ctxgate. listen: addresses as systemd has them."""
     # -P: don't import from the working folder, a home folder.
     command = (python, "-P", "-m", "gateway", "serve", "--config", str(config.source), "--env-file", str(env_file))
-    return Plan(
+    return ServicePlan(
         command=command,
         environment={name: environ[name] for name in CARRIED if environ.get(name)},
         listen=tuple(listen),

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gateway.errors import ProviderUnavailable
-from gateway.features.service.base import OPEN_FILES, STOP_SECONDS, Manager, Plan, State, run
+from gateway.features.service.base import OPEN_FILES, STOP_SECONDS, Manager, ServicePlan, State, run
 
 SERVICE, SOCKET = "ctxgate.service", "ctxgate.socket"
 BACKLOG = 2048
@@ -50,7 +50,7 @@ class Systemd(Manager):
     def folder(self) -> Path:
         return Path(os.environ.get("XDG_CONFIG_HOME") or self.home / ".config") / "systemd/user"
 
-    def files(self, plan: Plan) -> dict[Path, bytes]:
+    def files(self, plan: ServicePlan) -> dict[Path, bytes]:
         made = {self.folder / SERVICE: service(plan).encode()}
         if plan.listen:
             made[self.folder / SOCKET] = socket(plan).encode()
@@ -140,7 +140,7 @@ def _cure(found: dict[str, str]) -> str:
     return ""
 
 
-def service(plan: Plan) -> str:
+def service(plan: ServicePlan) -> str:
     """The text of ctxgate.service."""
     variables = "".join(f"Environment={quoted(f'{name}={value}')}\n" for name, value in plan.environment.items())
     linger = LINGER if plan.linger else ""
@@ -173,7 +173,7 @@ Also={SOCKET}
 """
 
 
-def _sandbox(plan: Plan) -> str:
+def _sandbox(plan: ServicePlan) -> str:
     if not plan.sandbox:
         return ""
     writable = "".join(f"ReadWritePaths={quoted(f'-{path}')}\n" for path in plan.writable)
@@ -182,7 +182,7 @@ def _sandbox(plan: Plan) -> str:
     )
 
 
-def socket(plan: Plan) -> str:
+def socket(plan: ServicePlan) -> str:
     """The text of ctxgate.socket: connections wait in it while the gateway starts, and none is refused."""
     listen = "".join(f"ListenStream={place.replace('%', '%%')}\n" for place in plan.listen)
     return f"""\

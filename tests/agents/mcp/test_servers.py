@@ -22,25 +22,27 @@ from gateway.engines.process import GUARD
 from gateway.features.agents.settings import MCPServer
 from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.features.agents.tools.mcp import server as server_module
-from gateway.features.agents.tools.mcp.server import Server
+from gateway.features.agents.tools.mcp.server import MCPConnections
 from gateway.observe.shares import tenant
 from tests.patience import PATIENCE
 from tests.support.mcp_servers import MISBEHAVING, TIME
 
 ALL = ToolPolicy("full")
 
-Make = Callable[..., Server]
+Make = Callable[..., MCPConnections]
 
 
 @pytest.fixture
 async def make(tmp_path: Path) -> AsyncIterator[Make]:
     """Makes a server called `it`; by default the misbehaving one. Keys are those of config.yaml."""
-    made: list[Server] = []
+    made: list[MCPConnections] = []
 
-    def make(fault: str = "", *, maximum: int = 20_000, hide: Callable[[str], str] = str, **keys: Any) -> Server:
+    def make(
+        fault: str = "", *, maximum: int = 20_000, hide: Callable[[str], str] = str, **keys: Any
+    ) -> MCPConnections:
         if "url" not in keys:
             keys.setdefault("command", (sys.executable, str(MISBEHAVING), *filter(None, [fault])))
-        made.append(Server("it", MCPServer(**keys), tmp_path / "it", maximum, hide))
+        made.append(MCPConnections("it", MCPServer(**keys), tmp_path / "it", maximum, hide))
         return made[-1]
 
     yield make
@@ -60,7 +62,7 @@ def processes() -> list[psutil.Process]:
     return found
 
 
-async def toolbox(server: Server, policy: ToolPolicy = ALL) -> Toolbox:
+async def toolbox(server: MCPConnections, policy: ToolPolicy = ALL) -> Toolbox:
     return await Catalogue([], lambda: [server]).toolbox(policy, ToolContext())
 
 

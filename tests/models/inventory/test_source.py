@@ -15,7 +15,7 @@ from gateway.features.models.inventory import entry
 from gateway.features.models.inventory.entry import Line
 from gateway.features.models.inventory.facts import printable, quantization
 from gateway.features.models.inventory.hub import chosen
-from gateway.features.models.inventory.source import Hub, InOllama, Local, Server, Source, parse
+from gateway.features.models.inventory.source import AtURL, Hub, InOllama, Local, Source, parse
 from gateway.features.models.pull.hub import Remote
 
 
@@ -28,8 +28,8 @@ from gateway.features.models.pull.hub import Remote
         ("hf.co/org/repo:Q4_0", Hub("org/repo", "Q4_0")),
         ("https://huggingface.co/org/repo/", Hub("org/repo")),
         ("ollama:qwen3:4b", InOllama("qwen3:4b")),
-        ("http://127.0.0.1:8080/v1", Server("http://127.0.0.1:8080")),
-        ("unix:/run/engine.sock", Server("unix:/run/engine.sock")),
+        ("http://127.0.0.1:8080/v1", AtURL("http://127.0.0.1:8080")),
+        ("unix:/run/engine.sock", AtURL("unix:/run/engine.sock")),
         ("models/a.gguf", Local(Path("models/a.gguf"))),
         ("C:/models", Local(Path("C:/models"))),
     ],

@@ -119,14 +119,14 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
 
 async def _ask(
     args: Options, cases: Sequence[Case], endpoint: Endpoint, folder: Path
-) -> tuple[run.Plan, dict[str, Json]]:
+) -> tuple[run.RunPlan, dict[str, Json]]:
     async with Client(endpoint, timeout=args.timeout, retries=args.retries) as client:
         settings = _settings(args)
         facts = await run.preflight(client, settings, args.warmup)
         ours = facts["ours"]
         if args.names is None:
             settings = replace(settings, names="dotted" if ours or args.fake else "underscore")
-        plan = run.Plan(
+        plan = run.RunPlan(
             settings=settings,
             tasks=run.tasks(cases, settings, 2 if args.aa else args.repeat),
             fingerprint=run.fingerprint(settings, endpoint, CHECKER),
@@ -148,7 +148,7 @@ async def _ask(
         return plan, samples.done
 
 
-def _same_cases(folder: Path, plan: run.Plan, *, fresh: bool) -> None:
+def _same_cases(folder: Path, plan: run.RunPlan, *, fresh: bool) -> None:
     """Raises OtherRun if a case changed since its sample in `folder` was taken."""
     file = folder / run.SAMPLES
     if fresh or not file.exists():

@@ -16,7 +16,7 @@ BAR_WIDTH = 20
 
 
 @contextlib.contextmanager
-def shown(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[Callable[[Json], None]]:
+def shown(plan: run.RunPlan, samples: run.Samples, *, quiet: bool) -> Iterator[Callable[[Json], None]]:
     """Yields a function that takes each new sample. Writes to stderr, nothing if `quiet`."""
     if quiet:
         yield lambda sample: None
@@ -35,7 +35,7 @@ def shown(plan: run.Plan, samples: run.Samples, *, quiet: bool) -> Iterator[Call
 class _Counter:
     """Counts answers by status. Those of an earlier run that this one resumes count too, but not for the rate."""
 
-    def __init__(self, plan: run.Plan, samples: run.Samples) -> None:
+    def __init__(self, plan: run.RunPlan, samples: run.Samples) -> None:
         keys = {task.key for task in plan.tasks}
         done = [sample["status"] for key, sample in samples.done.items() if key in keys and sample["status"] != "error"]
         self.total = len(plan.tasks)

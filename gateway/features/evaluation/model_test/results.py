@@ -13,7 +13,7 @@ from typing import Any
 from gateway.features.evaluation.model_test import CHECKER, VERSION
 from gateway.features.evaluation.model_test.cases import Case, Json, Suite
 from gateway.features.evaluation.model_test.judge import blame
-from gateway.features.evaluation.model_test.run import SAMPLES, Plan, read_samples, suspicious
+from gateway.features.evaluation.model_test.run import SAMPLES, RunPlan, read_samples, suspicious
 from gateway.features.evaluation.model_test.stats import percentile
 
 FORMAT = "model-test-baseline/1"
@@ -27,7 +27,7 @@ class BadResult(ValueError):
     """A file of results or a baseline that can't be used; names the file."""
 
 
-def collect(plan: Plan, suite: Suite, samples: Mapping[str, Json], about: Json) -> Json:
+def collect(plan: RunPlan, suite: Suite, samples: Mapping[str, Json], about: Json) -> Json:
     """The results of a run. If too many cases failed or weren't run, `complete` is false and there are no scores."""
     wanted = [samples.get(task.key) for task in plan.tasks]
     asked = [sample for sample in wanted if sample is not None]
@@ -61,7 +61,7 @@ def collect(plan: Plan, suite: Suite, samples: Mapping[str, Json], about: Json) 
     return result
 
 
-def _case(case: Case, samples: Sequence[Json], plan: Plan) -> Json:
+def _case(case: Case, samples: Sequence[Json], plan: RunPlan) -> Json:
     """One case's result. Run whole and streamed, it passes if both pass and agree; repeats show how stable it is."""
     rounds: dict[int, list[Json]] = defaultdict(list)
     for sample in samples:
@@ -90,7 +90,7 @@ def _case(case: Case, samples: Sequence[Json], plan: Plan) -> Json:
     return made
 
 
-def _outcome(samples: Sequence[Json], plan: Plan) -> tuple[str, str | None]:
+def _outcome(samples: Sequence[Json], plan: RunPlan) -> tuple[str, str | None]:
     for status, letter in (("error", "E"), ("fail", "F")):
         if found := next((sample for sample in samples if sample["status"] == status), None):
             return letter, found["kind"]
@@ -145,7 +145,7 @@ def summary(cases: Mapping[str, Json]) -> dict[str, Share]:
     return made
 
 
-def metrics(known: Mapping[str, Case], cases: Mapping[str, Json], samples: Sequence[Json], plan: Plan) -> Json:
+def metrics(known: Mapping[str, Case], cases: Mapping[str, Json], samples: Sequence[Json], plan: RunPlan) -> Json:
     counted = {id: case for id, case in cases.items() if case["s"] in "PF"}
     first = [sample for sample in samples if sample["repeat"] == 0 and sample["status"] in ("pass", "fail")]
     judged = [sample for sample in first if "names" in sample]

@@ -40,7 +40,7 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunPlan:
     settings: Settings
     tasks: tuple[Task, ...]
     fingerprint: Json
@@ -150,7 +150,9 @@ async def preflight(client: Client, settings: Settings, warmup: int) -> Json:
     return facts
 
 
-async def run(client: Client, plan: Plan, samples: Samples, tell: Callable[[Json], None] = lambda sample: None) -> None:
+async def run(
+    client: Client, plan: RunPlan, samples: Samples, tell: Callable[[Json], None] = lambda sample: None
+) -> None:
     """Runs the missing cases; repeats those that ended with an error in an earlier run.
 
     Stops as soon as more has failed than may fail, since no score can come of that, and at once where the server has
@@ -192,7 +194,7 @@ def suspicious(sample: Json) -> bool:
     return sample["status"] == "error" or (sample.get("http") or 0) >= 500
 
 
-async def _sample(client: Client, plan: Plan, task: Task) -> Json:
+async def _sample(client: Client, plan: RunPlan, task: Task) -> Json:
     case = task.case
     sample: Json = {
         "key": task.key,
@@ -256,7 +258,7 @@ def _note(sample: Json, number: int, verdict: judge.Verdict, steps: int) -> None
         sample["schema_valid"] = verdict.schema_valid
 
 
-async def _failure(client: Client, plan: Plan, body: Json, headers: Mapping[str, str], error: AskFailed) -> Json:
+async def _failure(client: Client, plan: RunPlan, body: Json, headers: Mapping[str, str], error: AskFailed) -> Json:
     """What a question without an answer means. The case fails only where asking again shows that it is at fault."""
     found = {"status": "error", "kind": error.kind, "detail": error.detail, "http": error.status}
     fail: Json = {"status": "fail", "folded": False, "well_formed": True, "steps": [0, 1]}

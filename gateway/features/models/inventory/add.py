@@ -22,7 +22,7 @@ from gateway.features.models.inventory import calls, entry, facts, fit, media, s
 from gateway.features.models.inventory.entry import Line
 from gateway.features.models.inventory.facts import Facts
 from gateway.features.models.inventory.media import Kind
-from gateway.features.models.inventory.source import FORMS, Hub, InOllama, Local, Server, Source, parse
+from gateway.features.models.inventory.source import FORMS, AtURL, Hub, InOllama, Local, Source, parse
 from gateway.features.models.pull import pull
 from gateway.features.models.pull.progress import Progress
 
@@ -113,7 +113,7 @@ def identify(
     if name is not None and name in config.models:
         raise ProviderInvalidRequest(f"config.yaml already has a model {name}: choose another name with --name")
     looks: dict[type[Source], Callable[..., Addition]] = {
-        Local: _local, Hub: _hub, InOllama: _ollama, Server: _server
+        Local: _local, Hub: _hub, InOllama: _ollama, AtURL: _server
     }  # fmt: skip
     found = looks[type(source)](config, source, written, model_name)
     found = replace(found, name=name or entry.name_for(found.name, config.models), wanted=window)
@@ -241,7 +241,7 @@ def _ollama(config: Config, source: InOllama, written: str, model_name: str | No
     )  # fmt: skip
 
 
-def _server(config: Config, source: Server, written: str, model_name: str | None) -> Addition:
+def _server(config: Config, source: AtURL, written: str, model_name: str | None) -> Addition:
     found = servers.identify(source.url, model_name)
     lines: list[Line] = [Line("runtime", found.runtime), Line("base_url", source.url)]
     if found.runtime == "openai" or model_name is not None:

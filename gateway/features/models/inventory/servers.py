@@ -24,7 +24,7 @@ SECONDS = 10.0
 Json = dict[str, Any]
 
 
-class Server(Struct, frozen=True):
+class FoundServer(Struct, frozen=True):
     """What answers at a URL. model_name: the server's own name for its model. window: tokens of its context."""
 
     runtime: str
@@ -33,7 +33,7 @@ class Server(Struct, frozen=True):
     window: int | None = None
 
 
-def identify(url: str, model_name: str | None) -> Server:
+def identify(url: str, model_name: str | None) -> FoundServer:
     """model_name: which one of its models; None: its only one.
 
     Raises ProviderUnavailable (nothing answers), ProviderAuthentication, ProviderInvalidModel (it has another model, or
@@ -55,13 +55,13 @@ def identify(url: str, model_name: str | None) -> Server:
             known = facts.of_about(
                 told, size=_count(meta.get("size")), context=_count(meta.get("n_ctx_train")), parameters=_billions(meta)
             )
-            return Server("llama.cpp", name, known, _count(window))
+            return FoundServer("llama.cpp", name, known, _count(window))
         version = _get(http, "/api/version")
         if version is not None and "version" in version and "ctxgate" not in version:
             raise ProviderInvalidRequest(f"{url} is Ollama: name one of its models, as ollama:NAME")
         name, meta = _one(http, url, model_name)
         window = _count(meta.get("max_model_len")) or _count(meta.get("context_length"))
-        return Server("openai", name, Facts(context=window, role=media.role_of(name)), window)
+        return FoundServer("openai", name, Facts(context=window, role=media.role_of(name)), window)
 
 
 def ollama_url(environ: Mapping[str, str] = os.environ) -> str:

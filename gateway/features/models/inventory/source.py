@@ -30,11 +30,11 @@ class InOllama(Struct, frozen=True):
     name: str
 
 
-class Server(Struct, frozen=True):
+class AtURL(Struct, frozen=True):
     url: str
 
 
-Source = Local | Hub | InOllama | Server
+Source = Local | Hub | InOllama | AtURL
 
 
 def parse(written: str) -> Source:
@@ -48,7 +48,7 @@ def parse(written: str) -> Source:
     if colon and kind == "ollama" and rest:
         return InOllama(rest)
     if kind in ("http", "https", "unix") and colon:
-        return Server(written.rstrip("/").removesuffix("/v1"))
+        return AtURL(written.rstrip("/").removesuffix("/v1"))
     if not written or "\0" in written:
         raise ProviderInvalidRequest(f"nothing to add: name {FORMS}")
     return Local(Path(written).expanduser())

@@ -265,7 +265,7 @@ def _own_gateway(config: Config) -> Iterator[Config]:
 
     ready = threading.Event()
 
-    class Server(uvicorn.Server):
+    class ReadyServer(uvicorn.Server):
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             ready.set()
@@ -274,7 +274,7 @@ def _own_gateway(config: Config) -> Iterator[Config]:
         here = replace(config.server, uds=None, tls=None, host="127.0.0.1", port=_port(listening))
         config = replace(config, server=here)
         app = build(config)
-        server = Server(
+        server = ReadyServer(
             uvicorn.Config(app, log_level="error", ws="none", loop="asyncio", timeout_keep_alive=IDLE_SECONDS)
         )
 

@@ -144,7 +144,7 @@ def as_items(given: str | list[Item]) -> list[Item]:
     return given
 
 
-class Server(NamedTuple):
+class AllowedServer(NamedTuple):
     """An MCP server whose tools the model may call. place: of the tool in the request."""
 
     label: str
@@ -165,7 +165,7 @@ class ToolTable:
     def __init__(self, tools: Sequence[Item] | None) -> None:
         self.declared: list[Item] = []
         self.dropped: list[str] = []
-        self.servers: list[Server] = []
+        self.servers: list[AllowedServer] = []
         self._custom: set[str] = set()
         self._remote: dict[str, tuple[str, str]] = {}
         self._namespaces: dict[str, tuple[str, str]] = {}
@@ -236,7 +236,7 @@ NOT_OURS = {
 """Fields of an MCP tool that would lead elsewhere, and what to do about them."""
 
 
-def _server(tool: Item, place: str) -> Server:
+def _server(tool: Item, place: str) -> AllowedServer:
     for name, cure in NOT_OURS.items():
         if tool.get(name) is not None:
             raise _invalid(f"{place}.{name}", f"{place}.{name}: {cure}")
@@ -249,7 +249,7 @@ def _server(tool: Item, place: str) -> Server:
     names = allowed.get("tool_names") if isinstance(allowed, Mapping) else allowed
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise _invalid(f"{place}.allowed_tools", f"{place}.allowed_tools: must be a list of names")
-    return Server(_text(tool, "server_label", place), None if names is None else tuple(names), read_only, place)
+    return AllowedServer(_text(tool, "server_label", place), None if names is None else tuple(names), read_only, place)
 
 
 def remote_name(label: str, name: str) -> str:

@@ -33,7 +33,7 @@ PROBE_SECONDS = 5.0
 log = logging.getLogger("ctxgate")
 
 
-class Server:
+class MCPConnections:
     """Any number of turns may share it. `aclose` ends it for good."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Server:
 class _Connection:
     """One run of a server, from its start to its end. A task of its own keeps it open, as the SDK requires."""
 
-    def __init__(self, server: Server, folder: Path) -> None:
+    def __init__(self, server: MCPConnections, folder: Path) -> None:
         self._server = server
         self._tools: list[Tool] = []
         self._stale = False

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gateway.config.hidden import hider
 from gateway.features.agents.settings import MCP, Rooms
-from gateway.features.agents.tools.mcp.server import Server
+from gateway.features.agents.tools.mcp.server import MCPConnections
 
 if TYPE_CHECKING:
     from gateway.config import Config
@@ -31,10 +31,10 @@ class Servers:
 
     def __init__(self, services: _HasGateway) -> None:
         self._gateway = services.gateway
-        self._servers: dict[str, Server] = {}
+        self._servers: dict[str, MCPConnections] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def present(self) -> list[Server]:
+    def present(self) -> list[MCPConnections]:
         """Those of the present configuration, in its order."""
         config = self._gateway.config
         wanted = config.section(MCP).servers
@@ -46,7 +46,7 @@ class Servers:
             if name not in self._servers:
                 folder = config.state_dir / "mcp" / name
                 maximum, hide = config.section(Rooms).tools.max_result_chars, hider(config.secrets)
-                self._servers[name] = Server(name, settings, folder, maximum, hide)
+                self._servers[name] = MCPConnections(name, settings, folder, maximum, hide)
         return [self._servers[name] for name in wanted]
 
     async def aclose(self) -> None:
