@@ -56,12 +56,15 @@ class Waiter(Generic[T]):
 
     @property
     def lets_others_go(self) -> bool:
+        """Whether all others go before it."""
         return self.rank == FLEX and not self.aged
 
 
 def in_order(waiting: Iterable[Waiter[T]], now: float) -> list[Waiter[T]]:
-    """Who goes next: all others before flex requests, and of these answers that have begun before new ones; who can
-    begin soon before who reads longer, unless that one has been overtaken for long enough; then by arrival.
+    """The order in which they go: flex requests last, and answers that have begun before others.
+
+    One that can begin soon goes before one that reads longer, until that one has waited for OVERTAKEN_SECONDS. Of
+    those that are alike, the oldest goes first.
     """
     return sorted(
         waiting,
