@@ -5,27 +5,37 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Generic, TypeVar
 
 from gateway.errors import GatewayError, ProviderRateLimit
 from gateway.observe.shares import has_share, tenant
 from gateway.wire.chat import DEFAULT, FLEX, TIERS, rank_of
 from gateway.wire.limits import Tier
+from gateway.wire.progress import Progress, Waiting
 
 T = TypeVar("T")
 
+Tell = Callable[[Callable[[], str]], None]
+"""Sets the progress of a request: takes a function that returns the text, as `Serving.tell` does."""
+
+RETRY_SECONDS = 5.0
+"""When a request that was refused may try again, if nothing tells it better."""
 SOON_SECONDS = 1.0
 """A request that can begin to answer within this time goes before one that reads longer."""
 OVERTAKEN_SECONDS = 10.0
 """For how long others may go before a request that reads longer."""
 
 
+def ignore(_: Callable[[], str]) -> None:
+    """Tells nobody."""
+
+
 class Waiter(Generic[T]):
     """A request that waits. key: identifies it to its caller. rank: see `gateway.wire.chat.rank_of`. waited: seconds
-    that it had waited before. begun: a part of its answer is there. reads: seconds that the engine will read for it.
-    since: when it came, by time.monotonic. aged: a flex request has waited so long that it counts like any other.
-    tenant: whose it is. granted: what it waits for.
+    that it had waited before. begun: a part of its answer is there. reads: for how many seconds the engine will read
+    its prompt. since: when it came, by time.monotonic. aged: a flex request has waited so long that it counts like any
+    other. tenant: whose it is. granted: gets what it waits for.
     """
 
     __slots__ = ("aged", "begun", "granted", "key", "rank", "reads", "since", "tenant")
@@ -61,9 +71,9 @@ class Waiter(Generic[T]):
 
 
 def in_order(waiting: Iterable[Waiter[T]], now: float) -> list[Waiter[T]]:
-    """The order in which they go: flex requests last, and answers that have begun before others.
+    """The order in which they go. Flex requests go last; within each half, answers that have begun go first.
 
-    One that can begin soon goes before one that reads longer, until that one has waited for OVERTAKEN_SECONDS. Of
+    Else, one that can begin soon goes before one that reads longer, until that one has waited for OVERTAKEN_SECONDS. Of
     those that are alike, the oldest goes first.
     """
     return sorted(
@@ -78,12 +88,13 @@ def in_order(waiting: Iterable[Waiter[T]], now: float) -> list[Waiter[T]]:
 
 
 class Line(Generic[T]):
-    """The requests that wait for one thing, in order of arrival, with answers that were put aside in front."""
+    """The requests that wait for one thing. It lists them in order of arrival, answers that were put aside first; they
+    go `in_order`."""
 
     def __init__(self) -> None:
         self._waiting: list[Waiter[T]] = []
         self.going = 0
-        """Requests that have been served and haven't gone on yet."""
+        """Requests that `serve` let go, and whose tasks haven't run since."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -158,6 +169,13 @@ class Line(Generic[T]):
     def position(self, key: object) -> int | None:
         """The position of the request with this key, from 1; None if it doesn't wait."""
         return next((at for at, each in enumerate(self, 1) if each.key is key), None)
+
+    def progress(
+        self, key: object, phase: Waiting, loaded: float | None = None, held_by: tuple[str, ...] = ()
+    ) -> Progress | None:
+        """Of the request with this key; None if it doesn't wait. phase, loaded, held_by: see `Progress`."""
+        position = self.position(key)
+        return None if position is None else Progress(phase, position, len(self), loaded, self.waited(key), held_by)
 
     def waited(self, key: object) -> float:
         """Seconds that the request with this key has waited; 0 if it doesn't wait."""

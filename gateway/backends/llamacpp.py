@@ -322,7 +322,7 @@ class LlamaCppBackend(OpenAIBackend):
         return (self._places, self._slots) if self._places is not None and self._slots is not None else None
 
     async def placed(self, request: ChatRequest, fields: dict[str, Raw], prompt: Prompt | None) -> PromptPlace | None:
-        """Chooses the slot for a request whose rendered prompt is `prompt`, if that is known, and writes it there."""
+        """Chooses a request's slot, and writes it into the fields. prompt: the rendered one, if that is known."""
         owner = request.caller.owner
         if (placing := self._placing(owner)) is None:
             return None
@@ -402,7 +402,7 @@ class LlamaCppBackend(OpenAIBackend):
         places, slots = placing
         if endpoint != "completions":
             return places.anywhere(slots)
-        if several(fields) or not places.apart(owner):
+        if several(fields) or not places.admit_owner(owner):
             return _written(places.anywhere(slots, owner), fields)
 
         async def render() -> None:

@@ -303,8 +303,8 @@ class FlexReply(Reply):
 
     @property
     def gives_way(self) -> bool:
-        busy = self._seat is not None and self._saving is None and not self._watch.active
-        return busy and not self._closed and self._reply is not None and not self._reply.has_ended
+        seated = self._seat is not None and self._saving is None and not self._watch.active
+        return seated and not self._closed and self._reply is not None and not self._reply.has_ended
 
     @property
     def closed(self) -> bool:

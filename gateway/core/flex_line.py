@@ -10,9 +10,8 @@ from contextlib import asynccontextmanager
 from msgspec import Struct
 
 from gateway.config import Engines
-from gateway.line import Line, Waiter
+from gateway.line import RETRY_SECONDS, Line, Tell, Waiter
 from gateway.wire.chat import FLEX
-from gateway.wire.progress import Progress
 
 
 class Load(Struct, frozen=True):
@@ -31,7 +30,7 @@ def free_places(load: Load, places: int | None) -> int:
 
 
 class FlexLine(Line[None]):
-    """load: of the server, as the route counts it without those that are `going`. places: see `free_places`."""
+    """load: counts the server's requests; those in `going` aren't in it yet. places: see `free_places`."""
 
     def __init__(self, model: str, load: Callable[[], Load], places: int | None) -> None:
         super().__init__()
@@ -42,16 +41,14 @@ class FlexLine(Line[None]):
         self._places = places
 
     @asynccontextmanager
-    async def place(
-        self, limits: Engines, tell: Callable[[Callable[[], str]], None] = lambda say: None
-    ) -> AsyncIterator[None]:
+    async def place(self, limits: Engines, tell: Tell) -> AsyncIterator[None]:
         """Waits for the request's turn, or for `flex_max_wait_seconds`. tell: receives the request's progress.
 
         Raises ProviderRateLimit if too many wait already.
         """
         if self or not self._free():
-            self.check_room(self._model, limits.queue_length, 5)
-            await self._turn(limits.flex_max_wait_seconds, tell)
+            self.check_room(self._model, limits.queue_length, RETRY_SECONDS)
+            await self._wait_in_line(limits.flex_max_wait_seconds, tell)
         self.inside += 1
         try:
             yield
@@ -66,16 +63,9 @@ class FlexLine(Line[None]):
         load = self._load()
         return free_places(Load(load.others, load.all + self.going), self._places)
 
-    async def _turn(self, seconds: float, tell: Callable[[Callable[[], str]], None]) -> None:
+    async def _wait_in_line(self, seconds: float, tell: Tell) -> None:
         waiter: Waiter[None] = self.add(Waiter(key := object(), FLEX))
-
-        def progress() -> str:
-            position = self.position(key)
-            if position is None:
-                return "waiting"
-            return str(Progress("place", position, len(self), None, self.waited(key)))
-
-        tell(progress)
+        tell(lambda: str(self.progress(key, "place") or "waiting"))
         try:
             await self.wait(waiter, seconds)
         except TimeoutError:

@@ -1,11 +1,12 @@
 """Which engines may be in memory: admission by bytes, eviction, groups that exclude each other. No I/O.
 
 Claims are granted by rank, then in order of their first request; a later one before an earlier one only if that takes
-no memory from the earlier one. Loaded models stay as long as that is fair: an engine in use gives way only once the
-claim has waited for `swap_after` and the engine has been ready for its stay. So no claim starves, and swaps are few. An
-engine that only flex requests use gives way at once to any other claim; a flex claim waits for engines that others use
-until it has waited for `flex_max_wait`, and from then on counts like any other. An idle engine whose requests follow
-each other closely stays a little for the next one before a flex claim gets its memory.
+no memory from the earlier one. Loaded models stay as long as that is fair: an engine in use gives way only once it has
+been ready for its stay and the claim has waited for `swap_after`, unless the claim has the higher rank. So no claim
+starves, and swaps are few. An engine that only flex requests use gives way at once to any other claim; a flex claim
+waits for engines that others use until it has waited for `flex_max_wait`, and from then on counts like any other. An
+idle engine whose requests follow each other closely stays a little for the next one, before a flex claim gets its
+memory.
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Claim(Struct, frozen=True):
 
 class Resident(Struct, frozen=True):
     """An engine that holds memory. ready_since and idle_since: by the clock of `plan`'s `now`. rank: the best of its
-    requests in flight or, if it is idle, of the last one. pauses: its last idle gap between
-    two requests exceeded its stay."""
+    requests in flight or, if it is idle, of the last one. pauses: before its last load it was idle for
+    longer than its stay."""
 
     key: object
     name: str

@@ -139,7 +139,7 @@ class Engine:
 
     @property
     def urgency(self) -> tuple[int, float] | None:
-        """See `RequestQueue.urgency`."""
+        """See `Line.urgency`."""
         return self.requests.queue.urgency
 
     @property
@@ -189,7 +189,7 @@ class Engine:
             return None
         assert self.running_at is not None
         before, self._backend = self._backend, self.launcher.backend(model, self.running_at)
-        self.requests.offer()
+        self.requests.refresh_backend()
         return before
 
     # Whether it can be reached
@@ -199,7 +199,7 @@ class Engine:
         again."""
         if self.state == "ready":
             self._doubted = True
-            self.requests.close()
+            self.requests.require_join()
             if self.requests.queue:
                 self.startup.begin()
 
@@ -264,10 +264,7 @@ class Engine:
             self.residency.schedule()
 
     def drain(self, *, recallable: bool = False) -> None:
-        """Takes no further requests and ends once the answers in flight have ended. Does nothing unless it is ready.
-
-        recallable: `recall` may undo it.
-        """
+        """See `Shutdown.drain`."""
         self.shutdown.drain(recallable=recallable)
 
     def recall(self) -> None:
@@ -288,11 +285,11 @@ class Engine:
     async def _crashed(self, process: Process, stuck: str | None) -> None:
         """The process ended by itself, or was killed because it was stuck."""
         self.crashes += 1
-        if self.requests.served:
+        if self.requests.has_answered:
             self.failures.forget()
         self.failures.add()
-        assert self.launcher.plan is not None
-        what = f"{stuck}, and was ended" if stuck is not None else ending(process, self.launcher.plan)
+        assert self.launcher.recipe is not None
+        what = f"{stuck}, and was ended" if stuck is not None else ending(process, self.launcher.recipe)
         self.failure = ProviderUnavailable(f"model {self.name!r}: its engine {what}{last_words(process)}", status=502)
         in_use = self.in_flight > 0
         await self.gone("broke")

@@ -46,7 +46,7 @@ class Launcher:
         grace: float = 5.0,
     ) -> None:
         self.process: Process | None = None
-        self.plan: Recipe | None = None
+        self.recipe: Recipe | None = None
         self.prompts: LivePrompts | None = None
         """The prompts of the last process, if it can save them."""
         self.machine = machine
@@ -95,7 +95,7 @@ class Launcher:
         address = self.free_fixed()
         if address is None or not await adopted(model, address):
             return None
-        self.process = self.plan = None
+        self.process = self.recipe = None
         return address
 
     async def launch(self, engine: Loadable, since: float) -> Address:
@@ -149,7 +149,7 @@ class Launcher:
         )
         process.on_end(lambda: self._check_fitness(process, recipe))
         self.process = process
-        self.plan = recipe
+        self.recipe = recipe
         self.starts += 1
         return process
 

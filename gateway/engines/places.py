@@ -71,7 +71,7 @@ class Places:
         """It is idle from now on."""
         self.idle_since = time.monotonic()
 
-    def host(self, reply: Flexible, seat: EngineSeat) -> None:
+    def register(self, reply: Flexible, seat: EngineSeat) -> None:
         """Registers an answer that can be put aside for other requests."""
         self.flexible[reply] = seat
         reply.seated(seat)
@@ -84,7 +84,7 @@ class Places:
         self.put_asides += len(chosen)
         return [reply.put_aside() for reply in self.flexible if reply in chosen]
 
-    async def made(self, going: list[asyncio.Task[None]]) -> None:
+    async def wait_until_left(self, going: list[asyncio.Task[None]]) -> None:
         """Waits until answers that were put aside have left their slots, for one request."""
         self._coming += 1
         try:
@@ -92,7 +92,7 @@ class Places:
         finally:
             self._coming -= 1
 
-    def forget_rigid(self) -> None:
+    def keep_flexible(self) -> None:
         """Forgets answers that can't give way any more."""
         self.flexible = {reply: seat for reply, seat in self.flexible.items() if reply.gives_way}
 

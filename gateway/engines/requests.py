@@ -18,7 +18,7 @@ from gateway.engines.seat import EngineSeat
 from gateway.engines.startup import Startup
 from gateway.engines.states import State
 from gateway.errors import ProviderModelNotLoaded
-from gateway.line import Line, Waiter
+from gateway.line import RETRY_SECONDS, Line, Waiter
 from gateway.wire.chat import DEFAULT, FLEX
 from gateway.wire.progress import Waiting
 
@@ -51,8 +51,8 @@ class EngineRequests:
     backend: Backend | None = None
     """Sends requests to the engine; None unless a request may go to it at once, whatever its service tier. While flex
     answers could give way, all others come by `join`, too."""
-    served = False
-    """A request has ended since the engine became ready."""
+    has_answered = False
+    """A request has ended while the engine took requests; a crash then isn't one of several in a row."""
     _gives_way = False
     """See `give_way`."""
 
@@ -66,7 +66,8 @@ class EngineRequests:
 
         Starts the engine if it doesn't run: once, however many requests wait. A caller that gives up doesn't end the
         start for the others. key: see `Engine.progress`. rank: of its service tier; with FLEX it waits for a free slot
-        of the engine, too, and until nobody else waits. Raises WeightsMissing, ProviderModelNotLoaded if the engine
+        of the engine, too, and until nobody else waits. Any other request has a flex answer put aside if no slot is
+        free, and waits for that for PLACE_SECONDS at most. Raises WeightsMissing, ProviderModelNotLoaded if the engine
         fails to start or the wait was too long, ProviderRateLimit if too many requests wait already, and
         ProviderUnavailable if no engine is installed or its port is taken. The next call tries again.
         """
@@ -74,7 +75,7 @@ class EngineRequests:
         while True:
             if (backend := engine.accepting) is not None and (rank != FLEX or (not self.queue and self._free > 0)):
                 if rank != FLEX and self._free <= 0 and (going := self._put_aside(1)):
-                    await self.places.made(going)
+                    await self.places.wait_until_left(going)
                     if (backend := engine.accepting) is None:
                         continue
                 self.places.enter(rank)
@@ -111,38 +112,38 @@ class EngineRequests:
         places = self.places
         places.leave(rank)
         if self.backend is not None:
-            self.served = True
+            self.has_answered = True
             if self.queue:
                 self.serve()
         elif places.flexible:
-            places.forget_rigid()
+            places.keep_flexible()
             if self._engine.accepting is not None:
-                self.served = True
+                self.has_answered = True
                 self.serve()
         if not places.in_flight:
             self._engine.emptied()
 
-    def register_preemptible(self, reply: Flexible, seat: EngineSeat) -> None:
+    def register_flexible(self, reply: Flexible, seat: EngineSeat) -> None:
         """Registers an answer that can be put aside for other requests."""
-        self.places.host(reply, seat)
+        self.places.register(reply, seat)
         self.backend = None
         if self._gives_way:
             self._put_aside(self.places.in_flight)
 
     def serve(self) -> None:
         """Lets in all that may go to the running engine."""
-        self.offer()
+        self.refresh_backend()
         backend = self._engine.current_backend
         assert backend is not None
         for waiter in self.queue.serve(backend, self._free, all_but_flex=True):
             self.places.enter(waiter.rank)
 
-    def offer(self) -> None:
-        """Sets `backend`."""
+    def refresh_backend(self) -> None:
+        """Sets `backend` again, after a change of `places.flexible` or of whether the engine accepts."""
         self.backend = None if self.places.flexible else self._engine.accepting
 
-    def close(self) -> None:
-        """From now on requests have to join."""
+    def require_join(self) -> None:
+        """From now on, no request may go to the engine at once."""
         self.backend = None
 
     def give_way(self, whether: bool) -> None:
@@ -154,7 +155,7 @@ class EngineRequests:
     def gone(self) -> None:
         """The engine's process has ended."""
         self.backend = None
-        self.served = self._gives_way = False
+        self.has_answered = self._gives_way = False
         self.places.gone()
 
     @property
@@ -167,7 +168,7 @@ class EngineRequests:
 
     async def _wait_in_queue(self, key: object, rank: int, waited: float = 0.0, *, begun: bool = False) -> Backend:
         engine, limits = self._engine, self._engine.residency.limits
-        patience = engine.load_seconds or 5
+        patience = engine.load_seconds or RETRY_SECONDS
         if not begun:
             self.queue.check_room(engine.model.name, limits.queue_length, patience)
         waiter: Waiter[Backend] = self.queue.add(Waiter(key, rank, waited, begun=begun))
@@ -188,11 +189,13 @@ class EngineRequests:
                 self.leave(rank)
             if not isinstance(error, TimeoutError):
                 raise
+            keys = "engines.queue_timeout_seconds"
+            if rank == FLEX:
+                keys += " and flex_max_wait_seconds"
             raise ProviderModelNotLoaded(
-                f"model {engine.model.name!r}: the request waited {seconds:g} s"
-                f" (engines.queue_timeout_seconds): {_WAITED[engine.waits_for]}",
+                f"model {engine.model.name!r}: the request waited {seconds:g} s ({keys}): {_WAITED[engine.waits_for]}",
                 code="queue_timeout",
-                retry_after=5,
+                retry_after=RETRY_SECONDS,
             ) from None
         finally:
             if ages is not None:

@@ -198,6 +198,9 @@ class Residency:
             self._wanted_plans = 0
 
     def close(self) -> None:
+        self._cancel_timer()
+
+    def _cancel_timer(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -239,7 +242,7 @@ class Residency:
         return -(-min(window, self.prompts.settings.cache_ram) // memory.MB) * memory.MB
 
     def _schedule(self) -> None:
-        self.close()
+        self._cancel_timer()
         budget = self.budget
         if budget is None:
             return

@@ -13,12 +13,12 @@ from gateway.wire.progress import Progress
 
 
 class SeatHost(Protocol):
-    """What it takes of `gateway.engines.requests.EngineRequests`."""
+    """`gateway.engines.requests.EngineRequests` as a seat sees it."""
 
     def enter(self, rank: int) -> None: ...
     def leave(self, rank: int = ...) -> None: ...
     async def join_again(self, key: object, waited: float) -> Backend: ...
-    def register_preemptible(self, reply: Flexible, seat: EngineSeat) -> None: ...
+    def register_flexible(self, reply: Flexible, seat: EngineSeat) -> None: ...
 
 
 class EngineSeat:
@@ -47,7 +47,7 @@ class EngineSeat:
         self._requests.enter(FLEX)
 
     def taken(self, reply: Flexible) -> None:
-        self._requests.register_preemptible(reply, self)
+        self._requests.register_flexible(reply, self)
 
     def describe(self) -> str:
         return str(self._progress(self._key) or "")

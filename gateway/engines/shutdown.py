@@ -46,14 +46,18 @@ class Shutdown:
         self._lifecycle = engine.lifecycle
 
     def drain(self, *, recallable: bool = False) -> None:
-        """See `Engine.drain`."""
+        """Takes no further requests and ends once the answers in flight have ended.
+
+        recallable: `recall` may undo it. If the engine drains already, a call without it makes that final; in any other
+        state, this does nothing.
+        """
         engine, requests = self._engine, self._engine.requests
         if self._lifecycle.state != "ready":
             if self.recallable and not recallable:
                 self.recallable = False
                 requests.give_way(False)
             return
-        requests.close()
+        requests.require_join()
         self.recallable = recallable
         self._lifecycle.to("drain")
         if requests.queue:
@@ -75,7 +79,10 @@ class Shutdown:
         return True
 
     async def retire(self) -> None:
-        """Ends the engine once its answers in flight have ended. Returns when it is gone."""
+        """Ends the engine once its answers in flight have ended. Returns when it is gone.
+
+        Stops a starting engine at once: requests that wait for it get ProviderUnavailable.
+        """
         if self._lifecycle.state in ("starting", "failed"):
             await self.stop()
             return
@@ -114,12 +121,12 @@ class Shutdown:
             return
         starting = engine.startup.task if state == "starting" else None
         self.cancel_timer()
-        engine.requests.close()
+        engine.requests.require_join()
         self._lifecycle.to("stop")
         self._stopping = asyncio.create_task(self._stop_process(starting), name=f"stop {engine.model.name}")
 
     def cancel_timer(self) -> None:
-        """Answers in flight may take their time: the drain is over."""
+        """The drain has no deadline any more."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

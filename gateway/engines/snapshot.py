@@ -111,18 +111,13 @@ def snapshot_of(engine: Shown) -> EngineSnapshot:
         crashes=engine.crashes,
         pinned=engine.model.residence.pinned,
         failure=str(engine.failure) if engine.failure is not None else None,
-        note=launcher.plan.note if launcher.plan is not None else None,
+        note=launcher.recipe.note if launcher.recipe is not None else None,
     )
 
 
 def progress_of(engine: Shown, key: object) -> Progress | None:
     """The progress of the request that joined with `key`; None once it no longer waits."""
-    queue = engine.requests.queue
-    place = queue.position(key)
-    if place is None:
-        return None
-    waited = queue.waited(key)
-    return Progress(engine.waits_for or "load", place, len(queue), loaded(engine), waited, _held_by(engine))
+    return engine.requests.queue.progress(key, engine.waits_for or "load", loaded(engine), _held_by(engine))
 
 
 def loaded(engine: Shown) -> float | None:

@@ -56,12 +56,12 @@ class Startup:
         self.begin()
 
     def give_up_unwanted(self) -> None:
-        """Cancels a start that still waits for memory, if no request waits for it any more."""
+        """Cancels a start that has begun no process yet, if no request waits for it any more."""
         if not self._queue and not self._restarts and self._engine.state != "ready":
             self.give_up_waiting()
 
     def give_up_waiting(self) -> None:
-        """Cancels a start that waits for its turn, and holds nothing yet."""
+        """Cancels a start that has begun no process yet."""
         if self.task is not None and self._engine.state != "starting":
             self.task.cancel()
 
@@ -70,7 +70,7 @@ class Startup:
         engine = self._engine
         since = self._queue.since
         try:
-            if await self._left_old_process():
+            if await self._old_process_gone():
                 self.phase = "back-off"
                 await engine.failures.wait(engine.failure)
                 self.phase = "memory"
@@ -94,7 +94,7 @@ class Startup:
         if self._queue and self._engine.accepting is None:
             self.begin()
 
-    async def _left_old_process(self) -> bool:
+    async def _old_process_gone(self) -> bool:
         """Waits until the engine can start; False if it was recalled instead and serves."""
         engine = self._engine
         while engine.state in ("draining", "stopping", "ready"):

@@ -16,13 +16,14 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from gateway.config import Prompts
+from gateway.line import Tell, ignore
 from gateway.prompts.background import Background
 from gateway.prompts.blocks import Chain, chain, chain_of, shared
 from gateway.prompts.identity import EngineIdentity
 from gateway.prompts.outcomes import Outcomes
 from gateway.prompts.placement import Placement
 from gateway.prompts.prefixes import LONG_SECONDS, Costs, PrefixPlan, PrefixReader, plan
-from gateway.prompts.protocols import TROUBLE, SlotServer, Tell, ignore, is_short
+from gateway.prompts.protocols import TROUBLE, SlotServer, is_short
 from gateway.prompts.saved import SavedPrompts
 from gateway.prompts.saver import SlotSaver
 from gateway.prompts.slots import BYTES_PER_TOKEN, SHORT_BLOCK_BYTES, tokens_of
@@ -74,36 +75,37 @@ class LivePrompts:
         nothing of it. owner: see `gateway.wire.chat.Caller`. other: see `PrefixReader.ready`; None: it shares nothing.
         tell: is given what it waits for.
         """
-        apart = self.apart(owner)
+        apart = self.admit_owner(owner)
         if not apart and self._identity.unsaved:
             return None
         try:
             if private or is_short(sent, self.saved.settings):
-                return await self.place_beside(server, b"".join(sent), private=private, owner=owner)
+                return await self.place_short(server, b"".join(sent), private=private, owner=owner)
             prompt = await render() if await self.know(server) or apart else None
             if prompt is None:
-                return await self.place_beside(server, b"", private=True, owner=owner)
+                return await self.place_short(server, b"", private=True, owner=owner)
             return await self.place_long(server, prompt, owner, other, tell)
         except TROUBLE as error:
             log.debug("model %s: no slot for a prompt: %s", self._model, error)
             return self.anywhere(server, owner) if apart else None
 
-    def apart(self, owner: str) -> bool:
-        """Whether the engine may hold others' prompts, which a request of this owner must not reuse."""
-        return self.table.owner_comes(owner)
+    def admit_owner(self, owner: str) -> bool:
+        """See `SlotTable.admit_owner`."""
+        return self.table.admit_owner(owner)
 
     def anywhere(self, server: SlotServer, owner: str | None = None) -> Turn | None:
-        """A request that may take any slot; None if it may reuse what the engine holds. owner: None if unknown."""
+        """The place of a request that may take any slot; None: it may reuse what the engine holds. owner: None if
+        unknown."""
         if owner is not None:
-            self.apart(owner)
+            self.admit_owner(owner)
         if not self.table.owners.several:
             self.table.disturb()
             return None
         return self._placement.turn(server, None, "", (), owner or "")
 
-    async def place_beside(self, server: SlotServer, sent: bytes, *, private: bool, owner: str = "") -> Turn | None:
+    async def place_short(self, server: SlotServer, sent: bytes, *, private: bool, owner: str = "") -> Turn | None:
         """A place for a request that won't be saved. sent: its text, whose prefix other short requests may share."""
-        apart = self.apart(owner)
+        apart = self.admit_owner(owner)
         if apart:
             await self.know(server)
         short = chain_of(b"" if private else sent, SHORT_BLOCK_BYTES, owner)
@@ -119,7 +121,7 @@ class LivePrompts:
         tell: Tell = ignore,
     ) -> Turn | None:
         """A place for a rendered prompt. other, tell: see `place`. Raises one of TROUBLE."""
-        apart = self.apart(owner)
+        apart = self.admit_owner(owner)
         if not await self.know(server) and not apart:
             return None
         begins = chain(prompt, owner)
@@ -173,7 +175,7 @@ class LivePrompts:
 
     async def take(self, server: SlotServer, begun: Turn | None = None, owner: str = "") -> Turn:
         """See `Placement.take`."""
-        self.apart(owner)
+        self.admit_owner(owner)
         await self.know(server)
         return await self._placement.take(server, begun, owner)
 
@@ -229,5 +231,5 @@ class LivePrompts:
 def unsaved(model: str) -> LivePrompts:
     """For a server that saves no prompts, and that the owner of this machine may have used already."""
     prompts = LivePrompts(SavedPrompts(Prompts(save="off"), Path()), model, list, [])
-    prompts.apart("")
+    prompts.admit_owner("")
     return prompts

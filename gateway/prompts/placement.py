@@ -22,7 +22,7 @@ Complete = Callable[[Turn, Mapping[str, Any], float, float], Mapping[str, Any]]
 
 
 class Placement:
-    """For one engine process. complete: see `Turn.answered`. `reads`: the seconds for which the engine will read."""
+    """For one engine process. complete: see `Turn.answered`. reads: for how many seconds the engine will read."""
 
     def __init__(
         self,
@@ -46,42 +46,30 @@ class Placement:
 
     async def long(self, server: SlotServer, prompt: str, begins: Chain, owner: str, reads: float) -> Turn:
         """A place for a prompt that may be saved. Raises one of TROUBLE."""
-        await self._table.any_idle(reads)
-        try:
+        async with self._table.free_slot(reads):
             return await self._long(server, prompt, begins, owner)
-        except BaseException:
-            self._table.freed()
-            raise
 
     async def short(
         self, server: SlotServer, short: Chain, owner: str, reads: float, *, private: bool, apart: bool
     ) -> Turn | None:
         """A place for a request that isn't saved itself, and must not overwrite a prompt that may be saved. short: see
         `Slot`. private: it may not even share a slot's last prompt. apart: several owners use the engine."""
-        await self._table.any_idle(reads)
-        try:
+        async with self._table.free_slot(reads):
             if apart:
                 return await self._spare_of(server, short, owner)
             return await self._spare(server, short, private=private, owner=owner)
-        except BaseException:
-            self._table.freed()
-            raise
 
     async def take(self, server: SlotServer, begun: Turn | None, owner: str) -> Turn:
-        """A slot for an answer that resumes from its own file. begun: its turn until it was put aside.
+        """A slot for a flex answer. begun: its turn until it was put aside; None if it begins.
 
         Saves the slot's contents first. The turn has no slot if all stay busy for too long.
         """
         table = self._table
-        await table.any_idle(0.0)
-        try:
+        async with table.free_slot(0.0):
             await table.see_unplaced(server)
             idle = [slot for slot in table.slots if slot.idle]
             if not idle:
                 await table.see_placed(server)
-        except BaseException:
-            table.freed()
-            raise
         prompt, begins = (begun.prompt, begun.chain) if begun is not None else ("", ())
         slot = least_lost(idle, table.slots, owner if table.owners.several else None) if idle else None
         turn = self.turn(server, slot, prompt, begins, owner)

@@ -15,17 +15,18 @@ from typing import Literal
 
 from msgspec import Struct
 
+from gateway.line import Tell
 from gateway.prompts.background import Background
 from gateway.prompts.blocks import Chain, chain, shared
 from gateway.prompts.index import Match
-from gateway.prompts.protocols import SlotServer, Tell
+from gateway.prompts.protocols import SlotServer
 from gateway.prompts.slots import Slot
 from gateway.prompts.speed import ReadingSpeed, Waits
 
 LONG_SECONDS = 1.0
 """A prefix that takes less time to read isn't worth a request of its own."""
 GAIN = 4
-"""Nor is one that an engine reads only this many times as slowly as it copies it."""
+"""Nor is one that takes less than this many times as long to read as to copy."""
 MAX_PREFIXES = 64
 
 Render = Callable[[], Awaitable[str | None]]
@@ -75,10 +76,10 @@ def plan(
 
 
 class PrefixReader:
-    """For one engine process. All methods raise nothing of an engine's.
+    """For one engine process. No method raises an engine's error.
 
-    decide: the plan for a prefix of this owner's, given what is going on. carry_out: saves a slot, or reads the text
-    with this chain and saves it; returns once the file is there.
+    decide: the plan for a prefix of this owner's, given the prefixes that are being read or saved. carry_out: saves a
+    slot, or reads the text with this chain and saves it; returns once the file is there.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class PrefixReader:
         self._background = background
         self._known: OrderedDict[bytes, int] = OrderedDict()
         """Prefixes that requests had: the last hash, and the length in characters."""
-        self._going: dict[bytes, asyncio.Task[None]] = {}
+        self._reading: dict[bytes, asyncio.Task[None]] = {}
         self._began: dict[bytes, float] = {}
         self._waiting: dict[bytes, int] = {}
 
@@ -116,11 +117,11 @@ class PrefixReader:
         self._known.move_to_end(prefix[-1])
         if len(self._known) > MAX_PREFIXES:
             self._known.popitem(last=False)
-        found = self._decide(prefix, owner, self._going.keys())
+        found = self._decide(prefix, owner, self._reading.keys())
         if found.step in ("save", "read"):
             work = self._carry_out(server, found, prompt[:length], prefix, owner)
             self._began[prefix[-1]] = time.monotonic()
-            self._going[prefix[-1]] = self._background.start(self._run(prefix[-1], work))
+            self._reading[prefix[-1]] = self._background.start(self._run(prefix[-1], work))
         elif found.step != "wait":
             return
         tell(Waits("prefix", self._speed.seconds(len(prefix)), self._speed, self._began[prefix[-1]]).describe)
@@ -128,18 +129,18 @@ class PrefixReader:
 
     def give_up(self) -> None:
         """The engine ends: reads nothing more. Who waits goes on at once."""
-        for task in self._going.values():
+        for task in self._reading.values():
             task.cancel()
 
     async def _run(self, last: bytes, work: Awaitable[None]) -> None:
         try:
             await work
         finally:
-            del self._going[last], self._began[last]
+            del self._reading[last], self._began[last]
 
     async def _wait(self, last: bytes) -> None:
         """Waits for a prefix. It is given up if all who wait for it have gone."""
-        task = self._going[last]
+        task = self._reading[last]
         self._waiting[last] = self._waiting.get(last, 0) + 1
         try:
             await asyncio.wait({task})

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from gateway.config import Prompts
 from gateway.errors import GatewayError
+from gateway.line import Tell, ignore
 from gateway.prompts.blocks import Chain
 from gateway.prompts.folder import Damaged
 
@@ -18,14 +19,6 @@ LEAST_BYTES_PER_TOKEN = 2
 """The fewest bytes of a token: a request with fewer than this for each of `min_tokens` is too short to save."""
 TROUBLE = (GatewayError, OSError, TimeoutError, Damaged, ValueError)
 """What a server or a file may raise; none of it costs a request."""
-
-
-Tell = Callable[[Callable[[], str]], None]
-"""Sets the progress of a request: takes a function that returns the text, as `Serving.tell` does."""
-
-
-def ignore(_: Callable[[], str]) -> None:
-    """Tells nobody."""
 
 
 class Build(Struct, frozen=True):
@@ -109,8 +102,8 @@ class Placing(Protocol):
         """See `LivePrompts.place`."""
         ...
 
-    def apart(self, owner: str) -> bool:
-        """See `LivePrompts.apart`."""
+    def admit_owner(self, owner: str) -> bool:
+        """See `LivePrompts.admit_owner`."""
         ...
 
     def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:

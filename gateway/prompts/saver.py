@@ -40,8 +40,9 @@ class SlotSaver:
         self._table = table
 
     async def save(self, server: SlotServer, slot: Slot, *, only_idle: bool = False, prefix: bool = False) -> None:
-        """Saves one slot if it is worth a file. Raises nothing. only_idle: unless it is busy once it is its turn: the
-        engine would save it after the answer alone, and all other saves would wait for that. prefix: see `Saved`.
+        """Saves one slot if it is worth a file. Raises nothing. only_idle: does nothing if the slot is busy once the
+        lock is free: the engine would save it only after that answer, and all other saves would wait. prefix: see
+        `Saved`.
 
         Returns once the engine has written the file; checking it and flushing it to disk go on.
         """

@@ -24,6 +24,7 @@ MANY = "\0"
 BYTES_PER_TOKEN = 4
 """Bytes of rendered text for a token, roughly."""
 MAX_HOSTED = 64
+"""So many prompts in the engine's cache are known; older ones are forgotten."""
 SHORT_BLOCK_BYTES = 64
 """Of a request too short to save: its tools and messages are compared as they were sent."""
 LEAST_WORTH, WORTH = 2, 32
@@ -36,7 +37,7 @@ class Slot:
     None if the answer was cut off. unsaved: how many of them no file holds. prompt: the text behind `chain`. sure: the
     gateway chose this slot for it; otherwise it was found by its length. short: of the last request that was too short
     to save, in its own blocks. busy: answers in progress in it. used: a counter of uses.
-    seen: the engine was seen at work in it since it is busy. strange: the engine was seen to answer a request there
+    seen: the engine was seen at work in it since it became busy. strange: the engine was seen to answer a request there
     whose slot it chose itself. owner: whose contents it holds, once several owners use the engine; None: nobody's."""
 
     number: int
@@ -114,8 +115,8 @@ class Owners:
     """Those whose prompts an engine may hold. first: None before the first request. several: more than one; the engine
     keeps that until it ends."""
 
-    def __init__(self, first: str | None = None) -> None:
-        self.first = first
+    def __init__(self) -> None:
+        self.first: str | None = None
         self.several = False
 
     def enter(self, owner: str) -> bool:
@@ -197,7 +198,7 @@ def _into(slot: Slot, chain: Chain, least: int, restore: Saved | None = None) ->
     return SlotChoice(slot, rescue=bool(slot.unsaved) and lost >= least, restore=restore)
 
 
-def spare(slots: Sequence[Slot], short: Chain = ()) -> Slot | None:
+def spare(slots: Sequence[Slot], short: Chain) -> Slot | None:
     """An idle slot in which a short prompt overwrites nothing of value; None leaves the choice to the engine.
 
     Prefers the slot whose last short prompt shares the longest prefix with this one, since the engine reads only the
@@ -219,11 +220,11 @@ def spare_of(slots: Sequence[Slot], short: Chain, owner: str) -> SlotChoice:
     return SlotChoice(other, rescue=bool(other.unsaved))
 
 
-def least_lost(idle: Sequence[Slot], slots: Sequence[Slot] = (), owner: str | None = None) -> Slot:
+def least_lost(idle: Sequence[Slot], slots: Sequence[Slot], owner: str | None) -> Slot:
     """The slot whose loss costs least: an empty one, then a saved one, then the least recently used one.
 
-    owner: who wants one of all `slots`, if several owners use the engine. Then it is one that serves nobody, else one
-    of the owner who has most of them, so that each keeps a share.
+    owner: who wants one of all `slots`; None: only one owner uses the engine. Otherwise it is one that serves nobody,
+    else one of the owner who has most of them, so that each keeps a share.
     """
     if owner is None:
         return min(idle, key=lambda slot: (bool(slot.chain), bool(slot.unsaved), slot.used))

@@ -1,7 +1,8 @@
 """Which requests are in which slots of an engine.
 
 An engine that chooses a slot may take the one that the gateway has chosen for a request on its way there, which then
-waits for a whole answer. So neither kind of request follows the other before that one is seen in its slot.
+waits for a whole answer. So a request whose slot the engine chooses is sent only once the engine works in every slot
+that the gateway chose, and the other way round.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from gateway.line import Line, Waiter
 from gateway.prompts.blocks import Chain, shared
@@ -47,8 +49,9 @@ class SlotTable:
         if self.owners.several:
             self._part()
 
-    def owner_comes(self, owner: str) -> bool:
-        """Whether the engine may hold others' prompts, which a request of this owner must not reuse."""
+    def admit_owner(self, owner: str) -> bool:
+        """Notes that this owner uses the engine; returns whether it may hold prompts of others, which the request must
+        not reuse."""
         if self.owners.enter(owner):
             self._part()
         return self.owners.several
@@ -63,35 +66,42 @@ class SlotTable:
         """Whether the engine may yet put a request into a slot that the gateway has chosen for another one."""
         return self._unplaced > 0
 
-    def has_idle(self) -> bool:
+    def has_free(self) -> bool:
+        """A slot in which another program's request works counts as free: it can't be reserved."""
         return any(not slot.busy for slot in self.slots)
 
     def at_stake(self, least: int) -> bool:
         """Whether a request might overwrite a prompt that is worth saving. least: tokens of one."""
         return any(slot.idle and slot.worth_saving(least) for slot in self.slots)
 
-    async def any_idle(self, reads: float) -> None:
-        """Returns once a slot is free and it is the request's turn; after LINE_SECONDS in any case.
+    @asynccontextmanager
+    async def free_slot(self, reads: float) -> AsyncIterator[None]:
+        """Waits until a slot is free and it is the request's turn, LINE_SECONDS at most. reads: see `Waiter`.
 
-        After this returns, the caller must take a place, or call `freed`. reads: see `Waiter`.
+        The caller takes a place within; if that fails, it is the next request's turn.
         """
         came, overtaken = time.monotonic(), bool(self.line)
-        while self.slots and (overtaken or not self.has_idle()):
+        while self.slots and (overtaken or not self.has_free()):
             waited = time.monotonic() - came
             waiter = self.line.add(Waiter(waited=waited, reads=reads))
             try:
                 await self.line.wait(waiter, LINE_SECONDS - waited)
             except TimeoutError:
-                return
+                break
             except asyncio.CancelledError:
                 if waiter.served:
                     self.freed()
                 raise
             overtaken = False  # but another request may have taken the slot meanwhile
+        try:
+            yield
+        except BaseException:
+            self.freed()
+            raise
 
     def freed(self) -> None:
         """A slot became or stayed idle: the next request may have it."""
-        if self.has_idle():
+        if self.has_free():
             self.line.serve(None, 1)
 
     # A request

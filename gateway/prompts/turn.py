@@ -122,8 +122,9 @@ class Turn:
             slot.chain, slot.tokens, slot.unsaved, slot.prompt = self._before
 
     def answered(self, usage: Mapping[str, Any], began: float, first: float) -> Mapping[str, Any]:
-        """The answer is complete; returns its usage for the request log. began, first: of the run, by time.monotonic.
+        """The answer has ended, complete or not; returns its usage for the request log.
 
+        began, first: of the run, by time.monotonic.
         Adds `restored_tokens` and `seconds_saved` if a file helped, and `prefix`: where the request differs from the
         turn before, if it doesn't just go on.
         """

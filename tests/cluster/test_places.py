@@ -119,7 +119,7 @@ async def test_nobody_is_told_what_an_unknown_engine_holds(engine: Engine) -> No
             async with asyncio.timeout(PATIENCE):
                 turn = await places.place(engine.slots, [b"x"], rendering(None), private=False, owner=owner)
             assert (turn is not None and turn.fresh) == bool(owner)
-            assert places.apart(owner) == bool(owner)
+            assert places.admit_owner(owner) == bool(owner)
 
 
 async def test_what_was_restored_is_told(engine: Engine) -> None:

@@ -125,9 +125,9 @@ def test_busy_slots_are_left_alone() -> None:
     two = slots(A, "")
     two[0].busy = two[1].busy = 1
     assert choose(two, [], chain(A), None, WORTH) == SlotChoice()
-    assert spare(two) is None
+    assert spare(two, ()) is None
     two[1].busy = 0
-    assert spare(two) is two[1]
+    assert spare(two, ()) is two[1]
 
 
 def test_a_short_prompt_gets_the_slot_of_one_that_began_like_it() -> None:

@@ -24,9 +24,10 @@ from msgspec import Struct
 from gateway.config import Prompts
 from gateway.errors import Backoff
 from gateway.features.cluster.listener import Listener
+from gateway.line import Tell, ignore
 from gateway.prompts.blocks import Chain
 from gateway.prompts.live import LivePrompts
-from gateway.prompts.protocols import TROUBLE, PromptPlace, SlotServer, Tell, ignore, is_short
+from gateway.prompts.protocols import TROUBLE, PromptPlace, SlotServer, is_short
 from gateway.prompts.speed import counts, reading_seconds
 from gateway.prompts.turn import Turn
 from gateway.upstream import reached_itself
@@ -45,7 +46,7 @@ class Key(Struct, frozen=True, tag="key"):
 
 
 class Beside(Struct, frozen=True, tag="beside"):
-    """A request that isn't saved; see `LivePrompts.place_beside`."""
+    """A request that isn't saved; see `LivePrompts.place_short`."""
 
     id: int
     sent: bytes
@@ -155,7 +156,7 @@ class PlaceServer(Listener):
                     self._live.speed.assume(message.seconds_per_token)
                 turn = await self._live.place_long(self._slots, message.prompt, message.owner)
             else:
-                turn = await self._live.place_beside(
+                turn = await self._live.place_short(
                     self._slots, message.sent, private=message.private, owner=message.owner
                 )
         except TROUBLE as error:
@@ -279,8 +280,8 @@ class ClusterPlaces:
             self._waiting.pop(id, None)
         return turn
 
-    def apart(self, owner: str) -> bool:
-        """See `LivePrompts.apart`. Only the engine's actor knows who else uses it."""
+    def admit_owner(self, owner: str) -> bool:
+        """See `LivePrompts.admit_owner`. Only the engine's actor knows who else uses it."""
         return owner != ""
 
     def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:
@@ -429,7 +430,7 @@ class NoPlaces:
     ) -> PromptPlace | None:
         return nowhere(owner)
 
-    def apart(self, owner: str) -> bool:
+    def admit_owner(self, owner: str) -> bool:
         return owner != ""
 
     def anywhere(self, server: SlotServer, owner: str | None = None) -> PromptPlace | None:
