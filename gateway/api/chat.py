@@ -26,7 +26,7 @@ PATHS = ("/v1/chat/completions", "/chat/completions")
 log = logging.getLogger("ctxgate")
 
 
-class SpeakingChats(Protocol):
+class SpokenChats(Protocol):
     """Answers chats that want sound: `modalities: ["text", "audio"]`."""
 
     async def answer(self, body: bytes, client: Client, caller: Caller) -> bool:
@@ -38,13 +38,8 @@ class Chat:
 
     def __init__(self, gateway: Gateway) -> None:
         self.gateway = gateway
-        self._spoken: SpeakingChats | None = None
+        self._spoken: SpokenChats | None = None
         """Made by the first chat that wants sound."""
-        self.configured()
-
-    def configured(self) -> None:
-        """Applies the gateway's current configuration."""
-        self.max_body = self.gateway.config.server.max_body_bytes
 
     async def answer(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
         """headers: the request's. They explain a body that can't be read."""
@@ -62,19 +57,7 @@ class Chat:
                 if not await self._spoken.answer(body, client, caller):
                     raise
                 return
-            if request.stream:
-                encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
-                await chat_stream(self.gateway, request, encoding).send(client)
-                return
-            with await self.gateway.chat(request) as run:
-                answer = await run.whole()
-                if request.functions:
-                    from gateway.wire.rare import old_answer
-
-                    answer = old_answer(answer)
-                if request.serving.tier is not None:
-                    answer = with_tier(answer, request.serving.tier)
-                await client.whole(200, answer_headers(run), answer)
+            await answer_chat(self.gateway, request, client)
         except GatewayError as error:
             if not error.logged:
                 self.gateway.request_log.refused("chat", caller, error, body)
@@ -84,11 +67,29 @@ class Chat:
             await respond_error(client, INTERNAL)
 
 
+async def answer_chat(gateway: Gateway, request: ChatRequest, client: Client) -> None:
+    """Whole or streamed, as the request asks. Raises GatewayError before the first byte."""
+    if request.stream:
+        encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
+        await chat_stream(gateway, request, encoding).send(client)
+        return
+    with await gateway.chat(request) as run:
+        answer = await run.whole()
+        if request.functions:
+            from gateway.wire.rare import old_answer
+
+            answer = old_answer(answer)
+        if request.serving.tier is not None:
+            answer = with_tier(answer, request.serving.tier)
+        await client.whole(200, answer_headers(run), answer)
+
+
 WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}
 
 
 def answer_headers(run: Run) -> Headers:
-    """The headers of a whole answer. A stream has the same facts in the `ctxgate` field of its last chunk."""
+    """The headers of a whole answer. A stream has most of it in the `ctxgate` field of its last chunk; see also
+    `extra_headers`."""
     answer = run.answer
     headers = WHOLE_HEADERS[answer.mended]
     if run.request.fallback is not None or answer.report.healed:

@@ -22,7 +22,7 @@ from gateway.wire.chat import Caller, Meter
 if TYPE_CHECKING:
     from gateway.wire.limits import Standing
 
-LEFT_KEY = "ctxgate.left"
+REMAINING_KEY = "ctxgate.left"
 """The key in an ASGI scope of the headers that say what is left of a key's limits."""
 
 RECORDED = "/-/chat/completions"
@@ -80,7 +80,7 @@ class Dispatch:
         try:
             meter.enter()
         finally:
-            scope[LEFT_KEY] = left = headers(meter.standing(), time())
+            scope[REMAINING_KEY] = left = headers(meter.standing(), time())
         try:
             await self._dispatched(scope, receive, with_headers(send, left))
         finally:

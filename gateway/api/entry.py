@@ -1,4 +1,4 @@
-"""The ASGI application: lifespan, keys, errors, and the hot route; `Dispatch` answers every other path."""
+"""The ASGI application: lifespan, keys, errors, and the hot route; `Dispatch` leads to the handlers of all paths."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.importer import import_from_string
 
 from gateway.api import routes
 from gateway.api.chat import PATHS, log
-from gateway.api.dispatch import LEFT_KEY, Dispatch, with_headers
+from gateway.api.dispatch import REMAINING_KEY, Dispatch, with_headers
 from gateway.errors import GatewayError, ProviderAuthentication
 from gateway.observe.shares import tenant
 from gateway.server import connections, keys
@@ -31,7 +31,7 @@ PAGE = "/ui/"
 """The files below it need no key either: the page asks the person for one."""
 
 
-OTHER_KEYS = (b"x-api-key", b"api-key")
+KEY_HEADERS = (b"x-api-key", b"api-key")
 """Headers for the key besides `Authorization: Bearer`: Anthropic's and Azure's."""
 
 
@@ -64,7 +64,7 @@ class API:
         self._services = services
         self._background = background
         self._apply()
-        gateway.on_change(self._configured)
+        gateway.on_change(self._apply)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -119,12 +119,12 @@ class API:
                 raise
             if method == "POST" and not error.logged:
                 self._refused(scope, error)
-            await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), error, path)
+            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), error, path)
         except Exception:
             log.exception("%s %s failed", method, path)
             if started:
                 raise
-            await _send_error(with_headers(send, scope.get(LEFT_KEY, ())), INTERNAL, path)
+            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), INTERNAL, path)
 
     def _refused(self, scope: Scope, error: GatewayError) -> None:
         """Logs a request that was refused before a model got to see it. One without a valid key leaves no trace: else
@@ -148,10 +148,6 @@ class API:
         scope[CALLER_KEY] = await self.caller(agent, principal)
         tenant.set(principal.tenant)
         await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
-
-    def _configured(self) -> None:
-        self.chat.configured()
-        self._apply()
 
     def _apply(self) -> None:
         """Applies the gateway's current configuration."""
@@ -196,7 +192,7 @@ class API:
         try:
             principal = self.keyring.principal(key.strip() if scheme.lower() == b"bearer" else None)
         except ProviderAuthentication:
-            other = next((value for name, value in headers if name in OTHER_KEYS), None)
+            other = next((value for name, value in headers if name in KEY_HEADERS), None)
             if given or other is None:
                 raise
             principal = self.keyring.principal(other)

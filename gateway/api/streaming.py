@@ -24,7 +24,7 @@ from gateway.wire.sse import Sink
 FOREVER = 1e8
 """Seconds until a comment that never comes."""
 MAX_HEADER = 1000
-"""Characters of the header that names dropped tools, whose names are the client's."""
+"""The longest header of dropped tools, in characters: clients choose their names."""
 NDJSON: Headers = ((b"content-type", b"application/x-ndjson"),)
 
 log = logging.getLogger("ctxgate")
@@ -67,12 +67,12 @@ class Encoding(Protocol):
     async def finish(self) -> bytes: ...
 
     def fail(self, error: GatewayError) -> bytes:
-        """The last frames of a stream that has begun and fails."""
+        """The last bytes of a stream that has begun and fails."""
         ...
 
 
 class StreamedAnswer:
-    """A streamed answer. An error before the first byte is raised; a later one becomes the stream's last frame.
+    """A streamed answer. An error before the first byte is raised; a later one becomes the stream's last event.
 
     progress: the text of comments while the answer has not begun.
     """
@@ -123,10 +123,10 @@ class StreamedAnswer:
         if encoding.unchanged and (sink := client.sink()) is not None:
             source.push_to(sink)
         while payloads and (payloads := await source.payloads()):
-            if frames := encoding.feed(payloads):
+            if data := encoding.feed(payloads):
                 if keepalive.busy:
                     await keepalive.settle()
-                await client.write(frames)
+                await client.write(data)
 
     def _comments(self, client: Client) -> KeepAlive:
         server = self._server

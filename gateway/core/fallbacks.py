@@ -18,10 +18,11 @@ RETRY = Backoff(0.25, 5.0, jitter=0.5)
 
 
 async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | None], request: ChatRequest) -> Run:
-    """Asks `model`, with its retries, then each of its fallbacks, as long as the errors are transient.
+    """Asks `model`, then each of its fallbacks, each with `model.retries` retries.
 
     A retry doesn't help if weights or an engine are missing, but a fallback may. Returns once the answer's first byte
-    is there: until then another model can still answer. Raises the last transient error, else the first error.
+    is there: until then another model can still answer. Raises any other error at once; at the end, the last transient
+    error, else the first lasting one.
     route_of: by the model's name; called anew for each attempt, since a reload may replace or end one meanwhile.
     """
     last: GatewayError | None = None

@@ -89,7 +89,7 @@ class Gateway:
             if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
                 routes[name] = self._new_route(model)
             else:
-                routes[name] = old if old.model == model else old.become(model)
+                routes[name] = old if old.model == model else old.succeeded_by(model)
         self.config, self.routes = config, routes
         self._asked.clear()
         self.request_log.configure(config.log.requests, bodies=config.log.bodies)

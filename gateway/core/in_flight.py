@@ -36,12 +36,12 @@ class InFlight:
 
     def queued(self) -> list[tuple[ChatRequest, float]]:
         """Chats that their engine could take, but for a slot or a prefix that it reads; and since when."""
-        loading = {request.serving for request in self.waiting}
+        joining = {request.serving for request in self.waiting}
         chats = [(one, since) for one, since in self.opening.items() if isinstance(one, ChatRequest)]
         return [
             (chat, since)
             for chat, since in chats
-            if chat.serving not in loading and chat.serving.describe().startswith(QUEUED)
+            if chat.serving not in joining and chat.serving.describe().startswith(QUEUED)
         ]
 
     def on_end(self, watcher: Callable[[], None]) -> None:

@@ -96,7 +96,8 @@ class ModelServer:
         return None
 
     async def load(self, keep_alive: float | None = None) -> None:
-        """Returns once the model is in memory. keep_alive: see `Backend.load`; of an engine of ours, until its end.
+        """Returns once the model is in memory. keep_alive: see `Backend.load`; of an engine of ours, until its end. 0:
+        unloads it.
 
         Raises what `EngineRequests.join` raises, and ProviderInvalidRequest if the model's server can't be told.
         """

@@ -50,7 +50,7 @@ class RequestMeter:
         """Counts what isn't tokens; see `gateway.wire.usage.UNITS`."""
         self.usage = {**self.usage, **units}
 
-    def place(self, turn: PromptPlace | ToldTurn | None) -> None:
+    def left(self, turn: PromptPlace | ToldTurn | None) -> None:
         """The answer has left its place in the engine."""
         if turn is not None:
             self.usage = turn.answered(self.usage, self._began, self.first)

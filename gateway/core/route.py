@@ -24,6 +24,7 @@ from gateway.core.repeated import RepeatedRun
 from gateway.core.run import Run
 from gateway.core.sender import Accepted, Sender
 from gateway.errors import ProviderUnsupportedContentBlock
+from gateway.line import Tell, ignore
 from gateway.observe.request_log import OK, UNSETTLED, RequestLog, Row, outcome_of, repairs
 from gateway.request.repair_history import NOTHING
 from gateway.schema.pool import Threads
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Route:
-    """Answers requests for one model.
+    """Answers requests for one model. (What leads to an HTTP path is one of `gateway.feature.Routes`.)
 
     A chat passes these stages: `open` counts it and sends it again if the engine is gone; `ask` takes a place at the
     engine; `Sender.send` prepares and sends it. The Run that is returned reads the answer; `ended` books it.
@@ -98,7 +99,7 @@ class Route:
             self.requests.release(received)
             self._failed(received, began, error)
             raise
-        _, _, _, enforced = accepted
+        enforced = accepted.enforced
         kind = Run if enforced is None or enforced.check is None else CheckedRun
         if self.sender.no_repeats and request.past_calls and kind is Run:
             kind = RepeatedRun
@@ -131,9 +132,9 @@ class Route:
             finally:
                 self.requests.waiting.pop(request, None)
             request.serving.tell()
-            if request.serving.tier == "flex":
-                return await self._open_preemptible(request, engine, backend, monotonic() - came)
         try:
+            if request.serving.tier == "flex":
+                return await self._open_flexible(request, engine, backend, monotonic() - came)
             return await self._send(request, backend)
         except BaseException as error:
             if isinstance(error, EngineGone):
@@ -141,32 +142,24 @@ class Route:
             engine.requests.leave(rank_of(request.serving.tier))
             raise
 
-    async def _open_preemptible(
-        self, request: ChatRequest, engine: Engine, backend: Backend, waited: float
-    ) -> Accepted:
-        """Like `_take_place`, for a flex request, whose answer may be put aside."""
+    async def _open_flexible(self, request: ChatRequest, engine: Engine, backend: Backend, waited: float) -> Accepted:
+        """Like `_send`, for an answer that may be put aside. waited: for the place, in seconds."""
         from gateway.engines.seat import EngineSeat
 
-        try:
-            if (flexible := backend.flexible()) is None:
-                accepted = await self._send(request, backend)
-            else:
-                # Not plain: it needs terms that say how to ask for the raw text.
-                accepted = await self._send(replace(request, plain=False), flexible)
-        except BaseException as error:
-            if isinstance(error, EngineGone):
-                engine.lost()
-            engine.requests.leave(rank_of(request.serving.tier))
-            raise
-        if (reply := accepted[0].flexible) is not None:
-            engine.requests.register_preemptible(reply, EngineSeat(engine.requests, request, waited, engine.progress))
+        if (flexible := backend.flexible()) is None:
+            accepted = await self._send(request, backend)
+        else:
+            # Not plain: it needs terms that say how to ask for the raw text.
+            accepted = await self._send(replace(request, plain=False), flexible)
+        if (reply := accepted.reply.flexible) is not None:
+            engine.requests.register_flexible(reply, EngineSeat(engine.requests, request, waited, engine.progress))
         return accepted
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         """backend: None for that of an external server without requests so far."""
         return await self.sender.send(request, backend or await self.server.backend())
 
-    def _place(self, tell: Callable[[Callable[[], str]], None] = lambda say: None) -> AbstractAsyncContextManager[None]:
+    def _place(self, tell: Tell = ignore) -> AbstractAsyncContextManager[None]:
         """A flex request's place before an external server; see `FlexLine.place`."""
         if self.line is None:
             parallel = self.model.engine.parallel
@@ -232,8 +225,8 @@ class Route:
 
         Raises what `EngineRequests.join` raises.
         """
-        turn = self._place() if self.engine is None and tier == "flex" else nullcontext()
-        async with turn:
+        place = self._place() if self.engine is None and tier == "flex" else nullcontext()
+        async with place:
             self.requests.hold(key := object(), monotonic())
             try:
                 async with self.server.use(rank_of(tier)) as backend:
@@ -265,12 +258,12 @@ class Route:
                 if endpoint == "completions":
                     fields = self.sender.completion_fields(fields)
                 reply = await backend.post_for(caller.owner, endpoint, dict(fields))
-                reply = self.sender.told(reply, backend, caller)
+                reply = self.sender.as_seen_by(reply, backend, caller)
                 try:
                     yield Passthrough(reply, backend, meter, tier)
                 finally:
                     reply.close()
-                    meter.place(reply.turn)
+                    meter.left(reply.turn)
         except BaseException as error:
             meter.end(outcome_of(error))
             raise
@@ -289,13 +282,13 @@ class Route:
 
     # The end of a route
 
-    def become(self, model: Model) -> Route:
-        """A route for the model with other settings and the same engine."""
+    def succeeded_by(self, model: Model) -> Route:
+        """A route for the model with other settings, to which the engine passes."""
         self.server.pass_on(model)
-        return self.same(model)
+        return self.with_engine(model)
 
-    def same(self, model: Model) -> Route:
-        """Creates a route with this one's engine."""
+    def with_engine(self, model: Model) -> Route:
+        """Another route with this one's engine."""
         shared = self._request_log, self.schemas, self.engine, self._limits
         return Route(model, *shared, describer=self.images.describer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from msgspec import Raw
 from msgspec.structs import replace
@@ -42,8 +42,16 @@ from gateway.wire.chat import UNLIMITED, Caller, ChatRequest, decode, encode
 from gateway.wire.engine import RawText
 from gateway.wire.logprobs import LogprobsFixup
 
-Accepted = tuple[Reply, Answer, Backend, Enforced | None]
-"""A request that an engine has accepted: its reply, who reads it, its backend, how its constraint is enforced."""
+
+class Accepted(NamedTuple):
+    """A request that an engine has accepted. answer: reads the reply. enforced: how the request's constraint is; None:
+    it has none."""
+
+    reply: Reply
+    answer: Answer
+    backend: Backend
+    enforced: Enforced | None
+
 
 _Got = TypeVar("_Got")
 
@@ -79,7 +87,10 @@ class Sender:
         self._may_force_calls = model.runtime == "openai" and model.enforcement == "auto"
 
     async def send(self, request: ChatRequest, backend: Backend) -> Accepted:
-        """Returns once the engine has accepted the request. Raises its GatewayError otherwise."""
+        """Returns once the engine has accepted the request. Raises its GatewayError otherwise.
+
+        If the prompt is too long with the model's example turns, sends it once more without them.
+        """
         if request.tools is not None and not self._model.parallel_tool_calls:
             request = request.calling_once()
         capabilities = await self._capabilities(request, backend)
@@ -114,7 +125,7 @@ class Sender:
                 raise
             return (await _conform(await aside(*asked), error, backend.count_tokens))[0]
 
-    def told(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
+    def as_seen_by(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
         """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
         if not caller.owner and not self._several_owners:
             return reply
@@ -166,9 +177,9 @@ class Sender:
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
             prepared = replace(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
-        reply = self.told(reply, backend, request.caller)
+        reply = self.as_seen_by(reply, backend, request.caller)
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)
-        return reply, self._reader(request, prepared, terms, reply), backend, enforced
+        return Accepted(reply, self._reader(request, prepared, terms, reply), backend, enforced)
 
     async def _work_out(self, request: ChatRequest, capabilities: ModelCapabilities) -> Terms:
         if blocks(request, capabilities):

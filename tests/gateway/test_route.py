@@ -189,7 +189,7 @@ async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine
     old = route(engine)
     before = engine.backend
     assert before is not None
-    new = old.become(replace(MODEL, defaults={"seed": 1}))
+    new = old.succeeded_by(replace(MODEL, defaults={"seed": 1}))
     await old.retire(0)
     assert (before.closed, engine.retired) == (1, 0)
     assert engine.backend is not None

@@ -61,7 +61,8 @@ class Route:
 
     async def ask(self, request: ChatRequest) -> Accepted:
         self.fake.in_flight += 1
-        return self.replies.pop(0), Answer(request, registry.get(self.format)), Backend(MODEL, None), None
+        reply = self.replies.pop(0)
+        return Accepted(reply, Answer(request, registry.get(self.format)), Backend(MODEL, None), None)
 
     def ended(self, run: Run) -> None:
         self.booked.append(run)
@@ -213,9 +214,9 @@ class Enforcing(Route):
     """The first attempt is to be checked; the second engine takes a grammar."""
 
     async def ask(self, request: ChatRequest) -> Accepted:
-        reply, answer, backend, _ = await super().ask(request)
+        accepted = await super().ask(request)
         check = Check(Constraint("json"), None, compiled)
-        return reply, answer, backend, Enforced("checked", check) if self.replies else Enforced("grammar")
+        return accepted._replace(enforced=Enforced("checked", check) if self.replies else Enforced("grammar"))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

@@ -19,7 +19,7 @@ from gateway.wire.nulls import read_fields
 
 
 class SpokenChats:
-    """See `gateway.api.chat.SpeakingChats`. Remembers what was said, so that a conversation can name it."""
+    """See `gateway.api.chat.SpokenChats`. Remembers what was said, so that a conversation can name it."""
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
