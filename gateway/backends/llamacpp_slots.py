@@ -48,28 +48,21 @@ class LlamaCppSlots:
         return [(slot.id, slot.n_prompt_tokens or 0) for slot in found if not slot.is_processing]
 
     async def recall(self, prompt: str) -> None:
-        head = self._backend.post_head("/completion")
-        asked = {"prompt": Raw(encode(prompt)), "n_predict": Raw(b"0"), "cache_prompt": Raw(b"true")}
-        response = await self._backend.accepted(head, asked)
-        try:
-            await response.read()
-        finally:
-            response.close()
+        await self._have_read(prompt, cache_prompt=Raw(b"true"))
 
     async def read(self, slot: int, prompt: str, *, reuse: bool) -> PromptReading:
-        head = self._backend.post_head("/completion")
-        asked = {
-            "prompt": Raw(encode(prompt)),
-            "n_predict": Raw(b"0"),
-            "id_slot": Raw(b"%d" % slot),
-            "cache_prompt": Raw(b"true" if reuse else b"false"),
-        }
-        response = await self._backend.accepted(head, asked)
+        cached = Raw(b"true" if reuse else b"false")
+        done = _decode(await self._have_read(prompt, id_slot=Raw(b"%d" % slot), cache_prompt=cached), _Read).timings
+        return PromptReading(done.cache_n + done.prompt_n, done.prompt_n, done.prompt_ms / 1000)
+
+    async def _have_read(self, prompt: str, **more: Raw) -> bytes:
+        """The engine's answer once it has read a prompt, of which it continues nothing."""
+        asked = {"prompt": Raw(encode(prompt)), "n_predict": Raw(b"0"), **more}
+        response = await self._backend.accepted(self._backend.post_head("/completion"), asked)
         try:
-            done = _decode(await response.read(), _Read).timings
+            return await response.read()
         finally:
             response.close()
-        return PromptReading(done.cache_n + done.prompt_n, done.prompt_n, done.prompt_ms / 1000)
 
     async def _act(self, slot: int, action: str, file: str) -> _Done:
         head = self._backend.post_head(f"/slots/{slot}?action={action}")

@@ -20,7 +20,7 @@ from gateway.engines.machine import this_machine
 from gateway.engines.process import Process
 from gateway.engines.read_ahead import read_ahead
 from gateway.engines.recipe import Machine, Recipe
-from gateway.engines.residency import Loadable, Residency
+from gateway.engines.residency import EngineForResidency, Residency
 from gateway.engines.sandbox import Sandbox
 from gateway.engines.spawn import spawn
 from gateway.errors import WeightsMissing
@@ -98,7 +98,7 @@ class Launcher:
         self.process = self.recipe = None
         return address
 
-    async def launch(self, engine: Loadable, since: float) -> Address:
+    async def launch(self, engine: EngineForResidency, since: float) -> Address:
         """Starts a process once memory is free for it; returns where it answers. since: when its first request came."""
         residency, model = self._residency, engine.model
         if (error := await asyncio.to_thread(weights_missing, model)) is not None:
@@ -160,7 +160,7 @@ class Launcher:
             self._residency.unfit.add(program)
             log.warning("%s %s%s", program, process.ending(), cure(process, recipe))
 
-    def _expected(self, engine: Loadable, machine: Machine) -> float | None:
+    def _expected(self, engine: EngineForResidency, machine: Machine) -> float | None:
         """Seconds to read a token: as measured earlier, else a guess for a CPU; None for a GPU that never ran it, and
         for a command whose weights nobody knows."""
         model = engine.model
@@ -176,7 +176,7 @@ class Launcher:
             return None  # the weights were removed meanwhile; the engine will say so
         return reading_step.guess(weights, model.engine.threads or machine.cores)
 
-    def _fit_machine(self, engine: Loadable) -> Machine:
+    def _fit_machine(self, engine: EngineForResidency) -> Machine:
         saved, machine = self._residency.prompts, self.machine()
         self._expected_speed = self._expected(engine, machine)
         return replace(

@@ -23,7 +23,7 @@ from gateway.wire.chat import DEFAULT, FLEX
 from gateway.wire.progress import Waiting
 
 
-class RequestHost(Protocol):
+class EngineForRequests(Protocol):
     """An engine as its requests see it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
@@ -56,7 +56,7 @@ class EngineRequests:
     _gives_way = False
     """See `give_way`."""
 
-    def __init__(self, engine: RequestHost) -> None:
+    def __init__(self, engine: EngineForRequests) -> None:
         self.queue: Line[Backend] = Line()
         self.places = Places()
         self._engine = engine

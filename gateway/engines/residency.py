@@ -26,7 +26,7 @@ from gateway.prompts.saved import SavedPrompts
 from gateway.wire.chat import DEFAULT
 
 
-class Loadable(Protocol):
+class EngineForResidency(Protocol):
     """An engine as `Residency` sees it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
@@ -70,7 +70,7 @@ class Pending:
     """A claim that waits. since: when the engine's first request came."""
 
     since: float
-    engine: Loadable
+    engine: EngineForResidency
     need: Footprint
     granted: asyncio.Future[None]
 
@@ -97,7 +97,7 @@ class Residency:
         self.pid_files = PidFiles(state_dir / "engines") if state_dir is not None else None
         self.claims: list[Pending] = []
         """The oldest first."""
-        self.residents: list[Loadable] = []
+        self.residents: list[EngineForResidency] = []
         """Engines that hold memory."""
         self.short = False
         """Claims wait, or engines hold more than the budget: call `schedule` when an engine becomes idle."""
@@ -123,7 +123,7 @@ class Residency:
         """Memory that all engines may use together; None until the first engine claims memory."""
         return None if self._machine is None else memory.limited(self._machine, self.limits)
 
-    async def admit(self, engine: Loadable, since: float) -> None:
+    async def admit(self, engine: EngineForResidency, since: float) -> None:
         """Returns once `engine` holds its memory and is starting.
 
         Raises ProviderModelNotLoaded if it can never have that much, WeightsMissing if its weights can't be read.
@@ -141,7 +141,7 @@ class Residency:
                 self.claims.remove(claim)
                 self.schedule()
 
-    def freed(self, engine: Loadable) -> None:
+    def freed(self, engine: EngineForResidency) -> None:
         """The process of `engine` has ended; call `schedule` next."""
         if engine in self.residents:
             self.residents.remove(engine)
@@ -157,7 +157,9 @@ class Residency:
         """The ports of all engines but `owner`'s, which must not be mistaken for those of a user's own server."""
         return {port for each, port in self._ports.items() if each is not owner}
 
-    async def measure(self, engine: Loadable, pid: int, *, with_gpu: bool, seconds_per_token: float = 0.0) -> None:
+    async def measure(
+        self, engine: EngineForResidency, pid: int, *, with_gpu: bool, seconds_per_token: float = 0.0
+    ) -> None:
         """Measures the memory of `engine`'s process; if it is more than planned, others may have to give way.
 
         with_gpu: runs the GPU's tool too, which takes up to a second. seconds_per_token: how it reads; 0: unknown.

@@ -12,7 +12,7 @@ from gateway.wire.chat import FLEX
 from gateway.wire.progress import Progress
 
 
-class SeatHost(Protocol):
+class RequestsForSeat(Protocol):
     """`gateway.engines.requests.EngineRequests` as a seat sees it."""
 
     def enter(self, rank: int) -> None: ...
@@ -26,7 +26,7 @@ class EngineSeat:
     request with a key is; None if it doesn't wait."""
 
     def __init__(
-        self, requests: SeatHost, key: object, waited: float, progress: Callable[[object], Progress | None]
+        self, requests: RequestsForSeat, key: object, waited: float, progress: Callable[[object], Progress | None]
     ) -> None:
         self.waited = waited
         self._requests = requests

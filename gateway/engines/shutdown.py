@@ -16,7 +16,7 @@ from gateway.engines.states import Event
 from gateway.errors import ProviderUnavailable
 
 
-class Ending(Protocol):
+class EngineForShutdown(Protocol):
     """An engine as its end sees it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
@@ -41,7 +41,7 @@ class Shutdown:
     _stopping: asyncio.Task[None] | None = None
     _timer: asyncio.TimerHandle | None = None
 
-    def __init__(self, engine: Ending) -> None:
+    def __init__(self, engine: EngineForShutdown) -> None:
         self._engine = engine
         self._lifecycle = engine.lifecycle
 

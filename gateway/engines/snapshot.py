@@ -20,7 +20,7 @@ from gateway.wire.limits import Tier
 from gateway.wire.progress import Progress, Waiting
 
 
-class Shown(Protocol):
+class EngineForStatus(Protocol):
     """An engine as this module sees it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
@@ -83,7 +83,7 @@ class EngineSnapshot(Struct, frozen=True):
     note: str | None
 
 
-def snapshot_of(engine: Shown) -> EngineSnapshot:
+def snapshot_of(engine: EngineForStatus) -> EngineSnapshot:
     launcher, now = engine.launcher, time.monotonic()
     places, queue = engine.requests.places, engine.requests.queue
     usage = engine.usage.of(launcher.pid)
@@ -115,12 +115,12 @@ def snapshot_of(engine: Shown) -> EngineSnapshot:
     )
 
 
-def progress_of(engine: Shown, key: object) -> Progress | None:
+def progress_of(engine: EngineForStatus, key: object) -> Progress | None:
     """The progress of the request that joined with `key`; None once it no longer waits."""
     return engine.requests.queue.progress(key, engine.waits_for or "load", loaded(engine), _held_by(engine))
 
 
-def loaded(engine: Shown) -> float | None:
+def loaded(engine: EngineForStatus) -> float | None:
     """The part of its memory that a starting engine has filled, 0 to 1; None if unknown."""
     expected = engine.held.ram + engine.held.gpu
     if engine.state != "starting" or not expected:
@@ -129,6 +129,6 @@ def loaded(engine: Shown) -> float | None:
     return min(0.99, usage.resident / expected) if usage is not None else None
 
 
-def _held_by(engine: Shown) -> tuple[str, ...]:
+def _held_by(engine: EngineForStatus) -> tuple[str, ...]:
     """The models that hold the memory for which its requests wait."""
     return engine.residency.waits_for.get(engine, ()) if engine.waits_for == "memory" else ()

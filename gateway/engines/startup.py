@@ -10,13 +10,13 @@ from gateway.engines.failures import Failures
 from gateway.engines.launcher import Launcher
 from gateway.engines.lifecycle import Lifecycle
 from gateway.engines.memory import Footprint
-from gateway.engines.residency import Loadable
+from gateway.engines.residency import EngineForResidency
 from gateway.errors import GatewayError, ProviderUnavailable
 from gateway.line import Line
 from gateway.wire.progress import Waiting
 
 
-class Startable(Loadable, Protocol):
+class EngineForStartup(EngineForResidency, Protocol):
     """An engine as its start sees it; `gateway.engines.engine.Engine` is one."""
 
     failures: Failures
@@ -39,7 +39,7 @@ class Startup:
     _restarts = False
     """It restarts although nobody waits, because it died in use."""
 
-    def __init__(self, engine: Startable, queue: Line[Backend]) -> None:
+    def __init__(self, engine: EngineForStartup, queue: Line[Backend]) -> None:
         """queue: the requests that wait for the engine."""
         self._engine = engine
         self._queue = queue

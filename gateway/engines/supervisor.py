@@ -27,7 +27,7 @@ PAUSED_TICKS = 3
 MEASURE_TICKS, MEASURE_GPU_TICKS = 5, 60
 
 
-class Supervised(Protocol):
+class EngineForSupervisor(Protocol):
     """An engine as its supervisor sees it; `gateway.engines.engine.Engine` is one."""
 
     model: Model
@@ -48,7 +48,7 @@ class Supervised(Protocol):
     async def measure(self, *, with_gpu: bool = True) -> None: ...
 
 
-def unloads_in(engine: Supervised) -> float | None:
+def unloads_in(engine: EngineForSupervisor) -> float | None:
     """Seconds until the engine has been idle for so long that it ends; None: it stays."""
     residence = engine.model.residence
     ttl = residence.idle_ttl_seconds if engine.keep_alive is None else engine.keep_alive
@@ -63,7 +63,7 @@ class Supervisor:
     stuck: why the supervisor killed the process; None if it didn't.
     """
 
-    def __init__(self, engine: Supervised, process: Process) -> None:
+    def __init__(self, engine: EngineForSupervisor, process: Process) -> None:
         self.stuck: str | None = None
         self._engine = engine
         self._process = process
