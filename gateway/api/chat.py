@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
 from gateway.core import Gateway, Run
-from gateway.core.aside import LARGE, aside
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import GatewayError
 from gateway.feature import offered
 from gateway.server.asgi import ClientGone, Headers, Receive, Scope, Send, check_encoding, until_gone
@@ -48,7 +48,7 @@ class Chat:
                 if len(body) <= LARGE:
                     request = ChatRequest.parse(body, "chat", caller)
                 else:
-                    request = await aside(len(body), ChatRequest.parse, body, "chat", caller)
+                    request = await in_thread_if_large(len(body), ChatRequest.parse, body, "chat", caller)
             except GatewayError as error:
                 check_encoding(headers)
                 if error.param not in ("modalities", "audio"):

@@ -10,7 +10,7 @@ from gateway.backends import Backend
 from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.detection.choice import FormatChoice, choose
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.constraints import may_use_grammar
@@ -87,10 +87,10 @@ class CapabilityFinder:
         if tokens is None or not tokens:
             return capabilities
         for json in (bytes(request.fields["messages"]), request.tools or b""):
-            if await aside(len(json), tokens.slow, json):
+            if await in_thread_if_large(len(json), tokens.slow, json):
                 await _search_slowly(tokens, json)
                 return capabilities
-        if not await aside(request.size, needs_escape, request, tokens, capabilities.dialect):
+        if not await in_thread_if_large(request.size, needs_escape, request, tokens, capabilities.dialect):
             return capabilities
         if self._escaping[0] is not backend:
             self._escaping = backend, {}

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
-from gateway.core.aside import aside
 from gateway.core.fallbacks import open_with_fallbacks
 from gateway.core.images import Describes
+from gateway.core.in_thread import in_thread_if_large
 from gateway.core.permission import check, tier_of
 from gateway.core.pool import EnginePool
 from gateway.core.route import Route
@@ -218,7 +218,7 @@ class Gateway:
         found = await route.count_tokens(request)
         if found is not None:
             return TokenCount(found, True)
-        return TokenCount(await aside(request.size, estimate, request), False)
+        return TokenCount(await in_thread_if_large(request.size, estimate, request), False)
 
     async def aclose(self) -> None:
         """Closes every connection and stops every engine that the gateway started."""

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Raw, Struct
 
 from gateway.backends import Backend, Reply
-from gateway.core.aside import LARGE, aside
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.observe.request_log import Outcome, Row
 from gateway.wire.chat import NOBODY, ApiName, Caller, encode
@@ -78,7 +78,7 @@ class Passthrough:
         """Raises the error that a 200 contains, or ProviderInvalidResponse for a body that no client could read."""
         body = await self._reply.whole()
         if len(body) > LARGE:
-            await aside(len(body), self._inspect, body)
+            await in_thread_if_large(len(body), self._inspect, body)
         else:
             self._inspect(body)
         return body
@@ -89,16 +89,16 @@ class Passthrough:
         payloads = await self._reply.payloads()
         if payloads:
             if not self._last:
-                await aside(len(payloads[0]), self._inspect, payloads[0])
+                await in_thread_if_large(len(payloads[0]), self._inspect, payloads[0])
             self._last = payloads[-1]
             if b'"error"' in self._last:
-                await aside(len(self._last), self._inspect, self._last)
+                await in_thread_if_large(len(self._last), self._inspect, self._last)
             self._count.came(len(payloads))
             return payloads
         if not self._reply.done:
             raise ProviderUnavailable("the engine's answer ended in the middle", status=502)
         if self._last:
-            await aside(len(self._last), self._inspect, self._last)
+            await in_thread_if_large(len(self._last), self._inspect, self._last)
         return []
 
     def push_to(self, sink: Sink) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 from gateway.answer.contents import HEAVY
 from gateway.answer.errors import EngineError
 from gateway.config import Model
-from gateway.core.aside import beside, beside_if
+from gateway.core.in_thread import in_thread, in_thread_if
 from gateway.core.sender import Accepted, Sender
 from gateway.core.shortcut import Shortcut
 from gateway.errors import GatewayError, ProviderUnavailable
@@ -119,7 +119,7 @@ class Run:
         while True:
             try:
                 payload = await self.reply.whole()
-                clean = await beside_if(len(payload) > HEAVY, self.answer.whole, payload)
+                clean = await in_thread_if(len(payload) > HEAVY, self.answer.whole, payload)
             except EngineError as error:
                 failure = self._backend.fault(500, error.payload)
                 self.outcome = outcome_of(failure)
@@ -158,21 +158,21 @@ class Run:
             large = self.answer.contents.heavy or sum(map(len, came)) > HEAVY
             if not came:
                 self._ended = True
-                clean = await beside_if(large, partial(self.answer.finish, done=self.reply.done))
+                clean = await in_thread_if(large, partial(self.answer.finish, done=self.reply.done))
                 self.outcome = OK
             elif large:
-                await beside(self.answer.feed, came, clean)
+                await in_thread(self.answer.feed, came, clean)
             else:
                 self.answer.feed(came, clean)
         except EngineError as error:
             self._failed = self._backend.fault(500, error.payload)
             self.outcome = outcome_of(self._failed)
-            clean += await beside_if(self.answer.contents.heavy, self.answer.remaining)
+            clean += await in_thread_if(self.answer.contents.heavy, self.answer.remaining)
         except GatewayError as error:
             if not await self._replay(error):
                 self._failed = error
                 self._ended = False
-                clean += await beside_if(self.answer.contents.heavy, self.answer.remaining)
+                clean += await in_thread_if(self.answer.contents.heavy, self.answer.remaining)
         return clean
 
     async def _replay(self, error: GatewayError) -> bool:

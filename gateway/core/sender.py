@@ -18,8 +18,8 @@ from gateway.backends.context import CONTEXT_LENGTH_EXCEEDED
 from gateway.backends.quiet import Quiet
 from gateway.backends.template import REFUSED
 from gateway.config import Model
-from gateway.core.aside import LARGE, aside
 from gateway.core.capability import CapabilityFinder
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import ProviderInvalidRequest
 from gateway.observe.request_log import RequestLog
 from gateway.request.checks import Check, Enforced, Uncheckable
@@ -119,11 +119,11 @@ class Sender:
             capabilities = await self.capability.escaping(request, backend, capabilities)
         asked = request.size, prepare_prompt, request, self._settings, capabilities
         try:
-            return await backend.count_tokens(await aside(*asked))
+            return await backend.count_tokens(await in_thread_if_large(*asked))
         except ProviderInvalidRequest as error:
             if error.code != REFUSED:
                 raise
-            return (await _conform(await aside(*asked), error, backend.count_tokens))[0]
+            return (await _conform(await in_thread_if_large(*asked), error, backend.count_tokens))[0]
 
     def as_seen_by(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
         """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
@@ -162,7 +162,7 @@ class Sender:
     async def _send_once(self, request: ChatRequest, backend: Backend, capabilities: ModelCapabilities) -> Accepted:
         terms = self._terms.get(request, capabilities) or await self._work_out(request, capabilities)
         given = request, self._settings, capabilities, terms
-        prepared = prepare(*given) if request.size <= LARGE else await aside(request.size, prepare, *given)
+        prepared = prepare(*given) if request.size <= LARGE else await in_thread_if_large(request.size, prepare, *given)
         if terms.check is not None and not await _compiles(
             self._schemas, terms.check, trusted=terms.method != "checked"
         ):
@@ -172,7 +172,9 @@ class Sender:
         except ProviderInvalidRequest as error:
             if error.code != REFUSED:
                 raise
-            prepared = await aside(request.size, prepare, *given)  # the backend has changed the fields that it got
+            prepared = await in_thread_if_large(
+                request.size, prepare, *given
+            )  # the backend has changed the fields that it got
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
@@ -185,7 +187,7 @@ class Sender:
         if blocks(request, capabilities):
             terms = await self._schemas.run(derive_terms, request, self._settings, capabilities)
         else:
-            terms = await aside(request.size, derive_terms, request, self._settings, capabilities)
+            terms = await in_thread_if_large(request.size, derive_terms, request, self._settings, capabilities)
         self._terms.keep(request, capabilities, terms)
         return terms
 
@@ -230,10 +232,10 @@ async def _conform(
     last refusal, any other error at once.
     """
     size = memoryview(fields["messages"]).nbytes
-    forms = conforming(await aside(size, decode, fields["messages"]))
-    while (form := await aside(size, next, forms, None)) is not None:
+    forms = conforming(await in_thread_if_large(size, decode, fields["messages"]))
+    while (form := await in_thread_if_large(size, next, forms, None)) is not None:
         messages, changes = form
-        sent = {**fields, "messages": Raw(await aside(size, encode, messages))}
+        sent = {**fields, "messages": Raw(await in_thread_if_large(size, encode, messages))}
         try:
             return await send(sent), sent, changes
         except ProviderInvalidRequest as error:

@@ -17,7 +17,7 @@ from starlette.routing import Route, Router
 from uvicorn.importer import import_from_string
 
 from gateway.core import Gateway
-from gateway.core.aside import LARGE, aside
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import ProviderInvalidRequest
 from gateway.server.asgi import (
     ASGIApp,
@@ -93,7 +93,7 @@ class Request(requests.Request):
         size = len(body)
         asked = size, work, body
         del body
-        found = await aside(*asked)
+        found = await in_thread_if_large(*asked)
         if size > LARGE:
             self._body = b""
             self.scope[BODY_KEY].forget()

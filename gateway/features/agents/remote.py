@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from gateway.api.streaming import Opened, StreamedAnswer
 from gateway.core import Run
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
@@ -211,7 +211,7 @@ class RemoteTurn:
                 fields["tool_choice"] = freed(fields["tool_choice"])
             return ChatRequest.parse(encode(fields), "responses", answer.chat.caller)
 
-        chat = await aside(answer.chat.size, translated)  # the first one, which had all but the last items
+        chat = await in_thread_if_large(answer.chat.size, translated)  # the first one, which had all but the last items
         run = await self._request.gateway.chat(chat)
         answer.chat.serving.settle(chat.serving.tier)
         return run

@@ -10,7 +10,7 @@ from typing import Any
 
 from gateway.api.streaming import Opened, PayloadEncoding, StreamedAnswer
 from gateway.core import Route
-from gateway.core.aside import LARGE, aside
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.core.passthrough import Passthrough
 from gateway.core.permission import tier_of
 from gateway.errors import GatewayError, ProviderInvalidRequest
@@ -28,7 +28,7 @@ async def create(request: Request) -> ASGIApp:
     size = len(await request.body())
     wanted = await request.translated(CreateCompletion.parse)
     route = request.gateway.route(wanted.model, "chat")
-    parts = await aside(size, wanted.parts, route.model.runtime)
+    parts = await in_thread_if_large(size, wanted.parts, route.model.runtime)
     wanted = wanted.without_prompt()
     wanted.tier = tier_of(route.model, request.caller, wanted.model, tier_in(wanted.fields))
     if wanted.stream:
@@ -49,7 +49,7 @@ async def create(request: Request) -> ASGIApp:
             async with posted as answer:
                 payload = await answer.whole()
                 if len(payload) > LARGE:
-                    return await aside(len(payload), partial(reader.read, whole=True), payload)
+                    return await in_thread_if_large(len(payload), partial(reader.read, whole=True), payload)
                 return reader.read(payload, whole=True)
 
     readers = [CompletionReader(part, wanted.known.logprobs, route.model.name) for part in parts]
@@ -126,7 +126,7 @@ class _Choices:
             if not (payloads := await self._answer.payloads()):
                 await self._stack.aclose()
                 self._answer = None
-            elif clean := await aside(sum(map(len, payloads)), self._clean, payloads):
+            elif clean := await in_thread_if_large(sum(map(len, payloads)), self._clean, payloads):
                 return clean
         return []
 

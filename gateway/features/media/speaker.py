@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import Raw
 
 from gateway.backends import Forward
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.core.route import Route
 from gateway.core.run import Run
 from gateway.errors import GatewayError, InternalError
@@ -99,7 +99,7 @@ class Spoken:
             return body
         sound = await whole(self._asked(text), self._speech(text), MAX_SOUND)
         until = self._memory.keep(self._id, text, self._request.caller)
-        return await aside(len(sound), whole_answer, body, self._id, until, sound)
+        return await in_thread_if_large(len(sound), whole_answer, body, self._id, until, sound)
 
     @asynccontextmanager
     async def streaming(self, run: Run) -> AsyncIterator[None]:

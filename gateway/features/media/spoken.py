@@ -9,7 +9,7 @@ from msgspec import Raw
 
 from gateway.api.streaming import Opened, PayloadEncoding, StreamedAnswer, extra_headers
 from gateway.core import Gateway, Run
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.features.media.speaker import Memory, Spoken
 from gateway.features.media.wire.spoken import in_text, voice_of, wants_sound
 from gateway.server.asgi import Headers
@@ -28,7 +28,7 @@ class SpokenChats:
     async def answer(self, body: bytes, client: Client, caller: Caller) -> bool:
         """Answers a chat that wants sound. False: it wants none, or its model has no `speak_with`."""
         gateway = self._gateway
-        if (asked := await aside(len(body), _read, body, self._memory.of(caller), caller)) is None:
+        if (asked := await in_thread_if_large(len(body), _read, body, self._memory.of(caller), caller)) is None:
             return False
         fields, request = asked
         speaker = gateway.route(request.model, "chat").model.speak_with

@@ -8,8 +8,8 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Forward
-from gateway.core.aside import aside
 from gateway.core.gateway import RouteOf
+from gateway.core.in_thread import in_thread_if_large
 from gateway.core.route import Route
 from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest
 from gateway.features.media.forwarded import Asked, whole
@@ -29,7 +29,7 @@ async def heard(route_of: RouteOf, request: ChatRequest, model: str) -> ChatRequ
     """
     if not may_have(request.fields["messages"]):
         return request
-    messages = await aside(request.size, decode, request.fields["messages"])
+    messages = await in_thread_if_large(request.size, decode, request.fields["messages"])
     found = sounds(messages)
     if len(found) > MAX_SOUNDS:
         raise ProviderInvalidRequest(f"messages: at most {MAX_SOUNDS} different sounds", param="messages")
@@ -51,7 +51,7 @@ async def heard(route_of: RouteOf, request: ChatRequest, model: str) -> ChatRequ
 
 async def _ask(route: Route, sound: Sound, of: ChatRequest) -> str:
     tier = of.serving.tier if of.serving.tier != "auto" else None
-    sent = await aside(len(sound.data), _form, route.model.upstream_name, sound)
+    sent = await in_thread_if_large(len(sound.data), _form, route.model.upstream_name, sound)
     return transcript(await whole(Asked(route, "audio", of.caller, tier, hears=True), sent, MAX_ANSWER))
 
 

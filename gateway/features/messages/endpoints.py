@@ -15,7 +15,7 @@ from gateway.api.streaming import (
     extra_headers,
     write_events,
 )
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import ProviderInvalidModel
 from gateway.features.messages.wire.answer import MessageEncoder
 from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped
@@ -76,7 +76,7 @@ async def _create(request: Request) -> ASGIApp:
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
     without = dropped(wanted)
-    chat = await aside(size, _chat, request, wanted)
+    chat = await in_thread_if_large(size, _chat, request, wanted)
     del wanted  # it may be large
     if chat.stream:
         return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
@@ -106,7 +106,7 @@ def _fields(request: Request, wanted: CreateMessage) -> dict[str, Any]:
 async def count_tokens(request: Request) -> ASGIApp:
     size = len(await request.body())
     wanted = await request.translated(partial(CreateMessage.parse, counting=True))
-    chat = await aside(size, _chat, request, wanted)
+    chat = await in_thread_if_large(size, _chat, request, wanted)
     del wanted
     count = await request.gateway.count_tokens(chat)
     return JSON({"input_tokens": count.tokens}, estimate_header(count))

@@ -18,7 +18,7 @@ from gateway.api.listing import Listing, Survey
 from gateway.api.streaming import LineEncoding, chat_stream, dropped_header, extra_headers
 from gateway.config import Model
 from gateway.core import Gateway, Route
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.core.permission import check
 from gateway.engines import Engine
 from gateway.errors import ProviderAuthentication
@@ -77,7 +77,7 @@ async def _answer(
             encode(_in_window(wanted.chat_fields(_runtime(route.model)), route.model) | more), "ollama", request.caller
         )
 
-    chat = await aside(size, translated)
+    chat = await in_thread_if_large(size, translated)
     if wanted.unlimited:
         chat = replace(chat, fields={**chat.fields, "max_tokens": Raw(UNLIMITED)})
     encoder = _encoder(wanted, route, generate=generate, tier=lambda: chat.serving.tier, warnings=warnings)

@@ -16,7 +16,7 @@ from gateway.api.streaming import (
     extra_headers,
     write_events,
 )
-from gateway.core.aside import LARGE, aside
+from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.features.responses.background import Background, Backgrounds
@@ -143,7 +143,7 @@ async def compact(request: Request) -> ASGIApp:
     def translated() -> ChatRequest:
         return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses", request.caller)
 
-    chat = await aside(_size(size, before), translated)
+    chat = await in_thread_if_large(_size(size, before), translated)
     written: list[str] = []
     usage, cut = UsagePiece(), False
     with await request.gateway.chat(chat) as run:
@@ -164,7 +164,7 @@ async def compact(request: Request) -> ASGIApp:
 
 
 def _size(body: int, before: list[Item]) -> int:
-    """What `aside` is told: items of earlier turns may be large."""
+    """What `in_thread_if_large` is told: items of earlier turns may be large."""
     return max(body, LARGE + 1) if before else body
 
 
@@ -204,7 +204,7 @@ async def prepared(
     given = [*before, *wanted.items]
     rows: list[Written] = []
     if kept is not None or kind is not None:
-        rows = await aside(size, _written, wanted.items, before)
+        rows = await in_thread_if_large(size, _written, wanted.items, before)
     said, chat = await _said(request, wanted, given, tools, _size(size, before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))
@@ -234,12 +234,12 @@ async def _said(
         from gateway.features.responses.truncation import fitting
 
         async def count(items: list[Item]) -> int:
-            chat = await aside(size, translated, items)
+            chat = await in_thread_if_large(size, translated, items)
             return (await request.gateway.count_tokens(chat)).tokens
 
         window = request.gateway.route(wanted.model).model.context_window
         items = await fitting(items, window, wanted.max_output_tokens, count, size)
-    chat = await aside(size, translated, items)
+    chat = await in_thread_if_large(size, translated, items)
     return items, chat
 
 

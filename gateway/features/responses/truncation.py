@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import accumulate
 
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.features.responses.wire.request import Item
 from gateway.request.token_estimate import BYTES_PER_TOKEN
 from gateway.wire.chat import encode
@@ -34,7 +34,7 @@ async def fitting(
         return [*items]
     spare = window // SPARE
     room = window - (spare if answer is None else min(answer, spare))
-    sizes = await aside(size, _sizes, items)
+    sizes = await in_thread_if_large(size, _sizes, items)
     least, maximum = 0, len(sizes) - 1
     density = BYTES_PER_TOKEN
     for turn in range(MAX_COUNTS):

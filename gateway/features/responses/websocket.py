@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.features.responses.endpoints import ResponseInProgress, is_stored, prepared
 from gateway.features.responses.wire.request import CreateResponse, Item
@@ -130,7 +130,7 @@ class _Connection:
         meter = self._scope[CALLER_KEY].meter
         try:
             size = len(asked[0])
-            event, read = await aside(size, _read, asked)
+            event, read = await in_thread_if_large(size, _read, asked)
             wanted = read
             with nullcontext() if meter is None else _counted(meter):
                 await self._respond(read, size, generate=event.generate is not False)

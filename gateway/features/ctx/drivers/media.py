@@ -14,7 +14,7 @@ from msgspec import Raw, Struct
 from gateway.backends import Forward, Forwarded
 from gateway.config import Role
 from gateway.core import Gateway, Route
-from gateway.core.aside import aside
+from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
@@ -140,7 +140,7 @@ async def _spoken(asked: Asked, sent: Forward, run: str) -> Events:
 
 async def _drawn(asked: Asked, sent: Forward, run: str) -> Events:
     body = await whole(asked, sent, MAX_PICTURE)
-    yield [Media(run=run, content_type="image/png", data=await aside(len(body), _picture, body))]
+    yield [Media(run=run, content_type="image/png", data=await in_thread_if_large(len(body), _picture, body))]
 
 
 def _picture(body: bytes) -> bytes:

@@ -22,19 +22,19 @@ def _executor() -> Workers:
     return Workers(1, name="large bodies")
 
 
-async def aside(size: int, work: Callable[..., Result], *arguments: object) -> Result:
+async def in_thread_if_large(size: int, work: Callable[..., Result], *arguments: object) -> Result:
     """Returns and raises what `work` does. It must touch nothing that changes meanwhile.
 
     size: bytes of JSON, about, that it works on.
     """
-    return await beside_if(size > LARGE, work, *arguments)
+    return await in_thread_if(size > LARGE, work, *arguments)
 
 
-async def beside(work: Callable[..., Result], *arguments: object) -> Result:
-    """As `aside`, however little there is to work on."""
+async def in_thread(work: Callable[..., Result], *arguments: object) -> Result:
+    """As `in_thread_if_large`, however little there is to work on."""
     return await asyncio.get_running_loop().run_in_executor(_executor(), work, *arguments)
 
 
-async def beside_if(large: bool, work: Callable[..., Result], *arguments: object) -> Result:
-    """As `beside` if there is much to work on, else at once."""
-    return await beside(work, *arguments) if large else work(*arguments)
+async def in_thread_if(large: bool, work: Callable[..., Result], *arguments: object) -> Result:
+    """As `in_thread` if there is much to work on, else at once."""
+    return await in_thread(work, *arguments) if large else work(*arguments)
