@@ -172,9 +172,8 @@ class Sender:
         except ProviderInvalidRequest as error:
             if error.code != REFUSED:
                 raise
-            prepared = await in_thread_if_large(
-                request.size, prepare, *given
-            )  # the backend has changed the fields that it got
+            # The backend has changed the fields that it got.
+            prepared = await in_thread_if_large(request.size, prepare, *given)
             reply, sent, changes = await _conform(
                 prepared.fields, error, partial(_open, backend, request, prepared.raw)
             )
