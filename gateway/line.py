@@ -152,7 +152,9 @@ class Line(Generic[T]):
     def serve(self, what: T, places: int, *, all_but_flex: bool = False) -> list[Waiter[T]]:
         """Gives this to the next requests, as many as there are places, and returns them. all_but_flex: others need
         none."""
-        waiting = in_order((each for each in self if not each.granted.done()), time.monotonic())
+        waiting = [each for each in self if not each.granted.done()]
+        if places > 0:
+            waiting = in_order(waiting, time.monotonic())
         served = [each for at, each in enumerate(waiting) if at < places or (all_but_flex and not each.lets_others_go)]
         for each in served:
             each.granted.set_result(what)

@@ -57,7 +57,8 @@ class FlexLine(Line[None]):
 
     def admit_next(self) -> None:
         """Lets the next requests go, after one has left the server."""
-        self.serve(None, self._free())
+        if self:
+            self.serve(None, self._free())
 
     def _free(self) -> int:
         load = self._load()

@@ -89,7 +89,7 @@ class Gateway:
             if old is None or (old.model != model and (old.engine is None or launch(old.model) != launch(model))):
                 routes[name] = self._new_route(model)
             else:
-                routes[name] = old if old.model == model else old.succeeded_by(model)
+                routes[name] = old if old.model == model else self._new_route(model, old.pass_on(model))
         self.config, self.routes = config, routes
         self._asked.clear()
         self.request_log.configure(config.log.requests, bodies=config.log.bodies)
@@ -126,9 +126,11 @@ class Gateway:
         if not leaving.cancelled() and (error := leaving.exception()) is not None:
             log.error("the former engine of model %s did not end: %s", route.model.name, error, exc_info=error)
 
-    def _new_route(self, model: Model) -> Route:
-        backend = self.pool.backend(model) if self.pool is not None else None
-        engine = self._engine(model) if backend is None and model.startable else None
+    def _new_route(self, model: Model, engine: Engine | None = None) -> Route:
+        """engine: that of the route before it; None: it needs one of its own, or none."""
+        backend = self.pool.backend(model) if self.pool is not None and engine is None else None
+        if engine is None and backend is None and model.startable:
+            engine = self._engine(model)
         made = model, self.request_log, self.schemas, engine, self._limits, backend, self._describes
         return Route(*made) if self.traces is None else self.traces.route(*made)
 

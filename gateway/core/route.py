@@ -282,15 +282,10 @@ class Route:
 
     # The end of a route
 
-    def succeeded_by(self, model: Model) -> Route:
-        """A route for the model with other settings, to which the engine passes."""
+    def pass_on(self, model: Model) -> Engine | None:
+        """Its engine, for another route of the model with other settings: it is no longer this one's."""
         self.server.pass_on(model)
-        return self.with_engine(model)
-
-    def with_engine(self, model: Model) -> Route:
-        """Another route with this one's engine."""
-        shared = self._request_log, self.schemas, self.engine, self._limits
-        return Route(model, *shared, describer=self.images.describer)
+        return self.engine
 
     async def retire(self, seconds: float) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""

@@ -189,7 +189,8 @@ async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine
     old = route(engine)
     before = engine.backend
     assert before is not None
-    new = old.succeeded_by(replace(MODEL, defaults={"seed": 1}))
+    assert old.pass_on(replace(MODEL, defaults={"seed": 1})) is old.engine
+    new = route(engine)
     await old.retire(0)
     assert (before.closed, engine.retired) == (1, 0)
     assert engine.backend is not None

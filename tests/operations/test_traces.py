@@ -177,6 +177,22 @@ async def test_what_a_chat_says(
     assert "swordfish" not in "".join(span.to_json() for span in spans(exported))
 
 
+@pytest.mark.skipif(find_spec("xllamacpp") is None, reason="xllamacpp is not installed")
+async def test_a_reload_that_keeps_the_engine_keeps_the_spans(
+    test_model: Path, tmp_path: Path, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = Model(name="tiny", runtime="llama.cpp", path=test_model, context_window=512)
+    with traced(monkeypatch):
+        async with gateway_of(places(model), {"a": sized()}, limits(), embedded, tmp_path) as (gateway, _):
+            await streamed(gateway, asked("a", stream=True, max_tokens=2))
+            before, config = gateway.routes["a"], gateway.config
+            gateway.apply(replace(config, models={"a": replace(config.models["a"], defaults={"seed": 1})}))
+            assert gateway.routes["a"] is not before
+            assert gateway.routes["a"].engine is before.engine
+            await streamed(gateway, asked("a", stream=True, max_tokens=2))
+    assert [span.name for span in spans(exported)] == ["chat a", "chat a"]
+
+
 async def test_errors_and_clients_that_leave(
     tmp_path: Path, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,7 +7,6 @@ from time import monotonic
 from typing import Any
 
 from gateway.backends import Backend
-from gateway.config import Model
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.core.run import Run
@@ -26,10 +25,6 @@ class TracedRoute(Route):
         super().__init__(*args)
         self._traces = traces
         self._notes: dict[Run, Note] = {}
-
-    def same(self, model: Model) -> Route:
-        shared = self._request_log, self.schemas, self.engine, self._limits
-        return TracedRoute(self._traces, model, *shared, None, self.images.describer)
 
     async def open(self, request: ChatRequest) -> Run:
         note = self._begin(request)
