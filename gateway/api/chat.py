@@ -8,6 +8,7 @@ task for each request.
 from __future__ import annotations
 
 import logging
+from functools import partial
 from typing import Protocol
 
 from gateway.api.streaming import FunctionsEncoding, PayloadEncoding, chat_stream, extra_headers
@@ -41,14 +42,18 @@ class Chat:
         self._spoken: SpokenChats | None = None
         """Made by the first chat that wants sound."""
 
-    async def answer(self, body: bytes, headers: Headers, client: Client, caller: Caller) -> None:
-        """headers: the request's. They explain a body that can't be read."""
+    async def answer(
+        self, body: bytes, headers: Headers, client: Client, caller: Caller, recorded: bool = False
+    ) -> None:
+        """headers: the request's. They explain a body that can't be read. recorded: see `ChatRequest`."""
         try:
             try:
                 if len(body) <= LARGE:
-                    request = ChatRequest.parse(body, "chat", caller)
+                    request = ChatRequest.parse(body, "chat", caller, recorded=recorded)
                 else:
-                    request = await in_thread_if_large(len(body), ChatRequest.parse, body, "chat", caller)
+                    request = await in_thread_if_large(
+                        len(body), partial(ChatRequest.parse, body, "chat", caller, recorded=recorded)
+                    )
             except GatewayError as error:
                 check_encoding(headers)
                 if error.param not in ("modalities", "audio"):
@@ -57,7 +62,19 @@ class Chat:
                 if not await self._spoken.answer(body, client, caller):
                     raise
                 return
-            await answer_chat(self.gateway, request, client)
+            if request.stream:
+                encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
+                await chat_stream(self.gateway, request, encoding).send(client)
+                return
+            with await self.gateway.chat(request) as run:
+                answer = await run.whole()
+                if request.functions:
+                    from gateway.wire.rare import old_answer
+
+                    answer = old_answer(answer)
+                if request.serving.tier is not None:
+                    answer = with_tier(answer, request.serving.tier)
+                await client.whole(200, answer_headers(run), answer)
         except GatewayError as error:
             if not error.logged:
                 self.gateway.request_log.refused("chat", caller, error, body)
@@ -65,23 +82,6 @@ class Chat:
         except Exception:
             log.exception("chat failed")
             await respond_error(client, INTERNAL)
-
-
-async def answer_chat(gateway: Gateway, request: ChatRequest, client: Client) -> None:
-    """Whole or streamed, as the request asks. Raises GatewayError before the first byte."""
-    if request.stream:
-        encoding = (FunctionsEncoding if request.functions else PayloadEncoding)(request.serving)
-        await chat_stream(gateway, request, encoding).send(client)
-        return
-    with await gateway.chat(request) as run:
-        answer = await run.whole()
-        if request.functions:
-            from gateway.wire.rare import old_answer
-
-            answer = old_answer(answer)
-        if request.serving.tier is not None:
-            answer = with_tier(answer, request.serving.tier)
-        await client.whole(200, answer_headers(run), answer)
 
 
 WHOLE_HEADERS: dict[str, Headers] = {mended: (JSON_TYPE, (b"x-ctxgate-mended", mended.encode())) for mended in MENDED}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import Any
 
@@ -48,7 +48,7 @@ class API:
         self._dispatch = services.shared(Dispatch)
         self.chat = self._dispatch.chat
         self.hot_paths = frozenset(path.encode() for path in PATHS)
-        self.answer_hot = self.chat.answer
+        self.answer_hot: Callable[[bytes, Headers, Client, Caller], Coroutine[Any, Any, None]] = self.chat.answer
         self._continue_trace: Callable[[Headers], None] = lambda headers: None
         if gateway.traces is not None:
             self._continue_trace = gateway.traces.continued

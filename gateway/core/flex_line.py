@@ -22,11 +22,11 @@ class Load(Struct, frozen=True):
 
 
 def free_places(load: Load, places: int | None) -> int:
-    """How many flex requests may go now. places: requests that the server answers at once; None: nobody knows, so any
-    other request may be waiting there."""
+    """How many flex requests may go now; below 1: none. places: requests that the server answers at once; None: nobody
+    knows, so any other request may be waiting there."""
     if places is None:
         return 0 if load.others else sys.maxsize
-    return max(0, places - load.all)
+    return places - load.all
 
 
 class FlexLine(Line[None]):
@@ -46,7 +46,7 @@ class FlexLine(Line[None]):
 
         Raises ProviderRateLimit if too many wait already.
         """
-        if self or not self._free():
+        if self._waiting or self._free() <= 0:
             self.check_room(self._model, limits.queue_length, RETRY_SECONDS)
             await self._wait_in_line(limits.flex_max_wait_seconds, tell)
         self.inside += 1
@@ -57,7 +57,7 @@ class FlexLine(Line[None]):
 
     def admit_next(self) -> None:
         """Lets the next requests go, after one has left the server."""
-        if self:
+        if self._waiting:
             self.serve(None, self._free())
 
     def _free(self) -> int:

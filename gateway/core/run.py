@@ -76,7 +76,8 @@ class Run:
         self.first = 0.0
         self.outcome: Outcome = LEFT
         self._route = route
-        self.reply, self.answer, self._backend, self.enforced = accepted
+        self.reply, self.answer = accepted.reply, accepted.answer
+        self._backend, self.enforced = accepted.backend, accepted.enforced
         self._in_flight = True
         self._replays = int(replayed)
         self._handed_out = False
@@ -198,7 +199,9 @@ class Run:
     async def _ask(self, request: ChatRequest) -> None:
         """Replaces this answer by a new one. Raises what `Asker.ask` raises."""
         self._leave()
-        self.reply, self.answer, self._backend, self.enforced = await self._route.ask(request)
+        accepted = await self._route.ask(request)
+        self.reply, self.answer = accepted.reply, accepted.answer
+        self._backend, self.enforced = accepted.backend, accepted.enforced
         self._in_flight = True
         self._ended = False
         self.outcome = LEFT

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
-from msgspec import Raw
+from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.answer.capture import RecordedAnswer
@@ -43,7 +43,7 @@ from gateway.wire.engine import RawText
 from gateway.wire.logprobs import LogprobsFixup
 
 
-class Accepted(NamedTuple):
+class Accepted(Struct, frozen=True, gc=False):
     """A request that an engine has accepted. answer: reads the reply. enforced: how the request's constraint is; None:
     it has none."""
 

@@ -7,6 +7,7 @@ from time import monotonic
 from typing import cast
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.answer.normalize import Answer
 from gateway.backends import Backend
@@ -216,7 +217,7 @@ class Enforcing(Route):
     async def ask(self, request: ChatRequest) -> Accepted:
         accepted = await super().ask(request)
         check = Check(Constraint("json"), None, compiled)
-        return accepted._replace(enforced=Enforced("checked", check) if self.replies else Enforced("grammar"))
+        return replace(accepted, enforced=Enforced("checked", check) if self.replies else Enforced("grammar"))
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])

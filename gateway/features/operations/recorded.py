@@ -5,19 +5,16 @@ A program whose base URL ends in `/-` instead of `/v1` is recorded, and no other
 
 from __future__ import annotations
 
-from functools import partial
-
-from gateway.api.chat import answer_chat
+from gateway.api.dispatch import Dispatch
 from gateway.server.asgi import ASGIApp, Receive, Scope, Send
 from gateway.server.client import ASGIClient
 from gateway.server.http import Request
-from gateway.wire.chat import ChatRequest
 
 
 async def create(request: Request) -> ASGIApp:
-    chat = await request.translated(partial(ChatRequest.parse, caller=request.caller, recorded=True))
+    body, chat = await request.body(), request.services.shared(Dispatch).chat
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        await answer_chat(request.gateway, chat, ASGIClient(send))
+        await chat.answer(body, scope["headers"], ASGIClient(send), request.caller, recorded=True)
 
     return answer
