@@ -44,6 +44,9 @@ def root(tmp_path: Path) -> Path:
 def test_a_second_sync_changes_nothing(root: Path) -> None:
     first = sync(root, config("qwen", "mine"))
     assert "model/qwen/qwen" in first.made
+    for path in first.made:
+        inside = [at for at, other in enumerate(first.made) if other.startswith(f"{path}.d")]
+        assert max(inside, default=-1) < first.made.index(path), "whoever sees an object may run it at once"
     before, manifest = listing(root), (root / ".ctxgate/manifest.json").read_text()
     again = sync(root, config("qwen", "mine"))
     assert (again.made, again.changed, again.removed, again.kept) == ([], [], [], [])
@@ -55,9 +58,9 @@ def test_a_second_sync_changes_nothing(root: Path) -> None:
 def test_what_changes_is_changed_and_what_goes_is_removed(root: Path) -> None:
     sync(root, config("qwen", "mine"))
     report = sync(root, config("mine", aliases={"code": "mine"}))
-    assert report.made == ["model/code", "model/code.d", "model/code.sock"]
+    assert report.made == ["model/code.d", "model/code.sock", "model/code"]
     aliases = ("model/main", "model/helper", f"home/{os.geteuid()}/model/main")
-    assert report.changed == [f"{alias}{end}" for alias in aliases for end in ("", ".d", ".sock")]
+    assert report.changed == [f"{alias}{end}" for alias in aliases for end in (".d", ".sock", "")]
     assert "model/qwen" in report.removed
     assert not (root / "model/qwen").exists()
     fresh = root.with_name("fresh")
@@ -94,7 +97,7 @@ def test_an_edit_that_is_undone_is_ours_again(root: Path) -> None:
     driver.write_text(before)
     assert sync(root, config("qwen")).kept == []
     model = CtxModel(driver={"default": ("debug",)})
-    assert sync(root, config("qwen", models={"qwen": model})).changed == ["model/qwen/qwen", "model/qwen/qwen.d/driver"]
+    assert sync(root, config("qwen", models={"qwen": model})).changed == ["model/qwen/qwen.d/driver", "model/qwen/qwen"]
 
 
 def test_objects_of_one_s_own_are_found(root: Path) -> None:

@@ -91,11 +91,11 @@ def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], 
         wanted[kind] = _Wanted(FOLDER)
     for tool in known_tools:
         files = tool_files(tool, config.section(Ctx).tools)
-        wanted |= _other(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
+        wanted |= _file(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
     for name, agent in config.section(Ctx).agents.items():
         files = agent_files(agent, config.section(Rooms), known_tools)
         entry = f"agent/{name}"
-        wanted |= _other(entry, agent_metadata(name, agent, shebang(root)), files)
+        wanted |= _file(entry, agent_metadata(name, agent, shebang(root)), files)
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     own = os.geteuid()
     aliases = {"model": made.aliases}
@@ -108,7 +108,7 @@ def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], 
             path = root / folder / alias
             # A person's own alias of that name has no other half of ours.
             foreign = os.path.lexists(path) and not ours(f"{folder}/{alias}")
-            for suffix in ("",) if foreign else ("", ".d", ".sock"):
+            for suffix in ("",) if foreign else (".d", ".sock", ""):
                 if f"model/{target}{suffix}" in wanted:
                     wanted[f"{folder}/{alias}{suffix}"] = _Wanted("link", os.fsencode(root / f"model/{target}{suffix}"))
     return wanted
@@ -152,20 +152,21 @@ def _object(root: Path, it: Projected, session: Session) -> dict[str, _Wanted]:
         "session": f"{session}\n",
         "native": native,
     }
-    wanted = {entry: _Wanted("file", it.metadata(shebang(root)).encode(), 0o500), f"{entry}.d": _Wanted(FOLDER)}
-    wanted |= {f"{entry}.d/{name}": _Wanted("file", text.encode()) for name, text in files.items()}
-    wanted |= {f"{entry}.d/status": _Wanted(LIVE, b"offline\n"), f"{entry}.d/log": _Wanted(LIVE)}
+    wanted = _file(entry, it.metadata(shebang(root)), files)
     if it.session == "socket":
         # Only the gateway creates it: an unserved socket must not exist.
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     return wanted
 
 
-def _other(entry: str, metadata: str, files: Mapping[str, str]) -> dict[str, _Wanted]:
-    """An agent or a tool."""
-    wanted = {entry: _Wanted("file", metadata.encode(), 0o500), f"{entry}.d": _Wanted(FOLDER)}
-    wanted |= {f"{entry}.d/{name}": _Wanted("file", text.encode()) for name, text in files.items()}
-    return wanted | {f"{entry}.d/status": _Wanted(LIVE, b"offline\n"), f"{entry}.d/log": _Wanted(LIVE)}
+def _file(entry: str, metadata: str, files: Mapping[str, str]) -> dict[str, _Wanted]:
+    """An object but for its socket. Its executable file comes last: whoever sees that one may run it at once."""
+    folder = f"{entry}.d"
+    wanted = {folder: _Wanted(FOLDER)} | {
+        f"{folder}/{name}": _Wanted("file", text.encode()) for name, text in files.items()
+    }
+    wanted |= {f"{folder}/status": _Wanted(LIVE, b"offline\n"), f"{folder}/log": _Wanted(LIVE)}
+    return wanted | {entry: _Wanted("file", metadata.encode(), 0o500)}
 
 
 class _Sync:
