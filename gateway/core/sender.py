@@ -43,7 +43,7 @@ from gateway.wire.engine import RawText
 from gateway.wire.logprobs import LogprobsFixup
 
 
-class Accepted(Struct, frozen=True, gc=False):
+class Accepted(Struct, frozen=True):
     """A request that an engine has accepted. answer: reads the reply. enforced: how the request's constraint is; None:
     it has none."""
 

@@ -62,6 +62,8 @@ def test_what_changes_is_changed_and_what_goes_is_removed(root: Path) -> None:
     aliases = ("model/main", "model/helper", f"home/{os.geteuid()}/model/main")
     assert report.changed == [f"{alias}{end}" for alias in aliases for end in (".d", ".sock", "")]
     assert "model/qwen" in report.removed
+    inside = [at for at, path in enumerate(report.removed) if path.startswith("model/qwen/qwen.d")]
+    assert report.removed.index("model/qwen/qwen") < min(inside), "whoever runs an object needs its folder"
     assert not (root / "model/qwen").exists()
     fresh = root.with_name("fresh")
     sync(fresh, config("mine", aliases={"code": "mine"}))

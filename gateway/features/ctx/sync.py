@@ -91,11 +91,11 @@ def _wanted(root: Path, config: Config, made: Projection, ours: Callable[[str], 
         wanted[kind] = _Wanted(FOLDER)
     for tool in known_tools:
         files = tool_files(tool, config.section(Ctx).tools)
-        wanted |= _file(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
+        wanted |= _files_of(f"tool/{tool.name}", tool_metadata(tool, shebang(root)), files)
     for name, agent in config.section(Ctx).agents.items():
         files = agent_files(agent, config.section(Rooms), known_tools)
         entry = f"agent/{name}"
-        wanted |= _file(entry, agent_metadata(name, agent, shebang(root)), files)
+        wanted |= _files_of(entry, agent_metadata(name, agent, shebang(root)), files)
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     own = os.geteuid()
     aliases = {"model": made.aliases}
@@ -152,14 +152,14 @@ def _object(root: Path, it: Projected, session: Session) -> dict[str, _Wanted]:
         "session": f"{session}\n",
         "native": native,
     }
-    wanted = _file(entry, it.metadata(shebang(root)), files)
+    wanted = _files_of(entry, it.metadata(shebang(root)), files)
     if it.session == "socket":
         # Only the gateway creates it: an unserved socket must not exist.
         wanted[f"{entry}.sock"] = _Wanted(SOCKET)
     return wanted
 
 
-def _file(entry: str, metadata: str, files: Mapping[str, str]) -> dict[str, _Wanted]:
+def _files_of(entry: str, metadata: str, files: Mapping[str, str]) -> dict[str, _Wanted]:
     """An object but for its socket. Its executable file comes last: whoever sees that one may run it at once."""
     folder = f"{entry}.d"
     wanted = {folder: _Wanted(FOLDER)} | {
@@ -192,9 +192,11 @@ class _Sync:
                 self.manifest[path] = list(dict.fromkeys([*self.manifest.get(path, []), mark]))
         if self.manifest != before:
             self._save()
-        # Remove first: a folder may become a file.
+        # Remove first: a folder may become a file. Of an object, its executable file goes before its folder: whoever
+        # runs it needs both.
         gone = [path for path in self.manifest if path not in wanted]
-        for path in sorted(gone, key=lambda path: path.count("/"), reverse=True):
+        folders = {path for path in gone if path.endswith(".d")}
+        for path in sorted(gone, key=lambda path: (f"{path}.d" not in folders, -path.count("/"))):
             if self._remove(path):
                 del self.manifest[path]
         for path, thing in wanted.items():
