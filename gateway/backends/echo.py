@@ -37,7 +37,9 @@ class EchoReply(Reply):
     """Streams the answer word by word; white space stays with the word before it."""
 
     def __init__(self, model: str, *, prompt: list[str], answer: str, limit: int | None, usage: bool) -> None:
-        words = re.findall(r"\s*\S+\s*", answer) or ([answer] if answer else [])
+        words = re.findall(r"\S+\s*", answer)
+        if before := answer[: len(answer) - len(answer.lstrip())]:
+            words[:1] = [before + "".join(words[:1])]
         cut = limit is not None and 0 < limit < len(words)
         self._words = words[:limit] if cut else words
         self._reason = "length" if cut else "stop"

@@ -38,6 +38,8 @@ CASES: dict[str, tuple[bytes, tuple[str, str]]] = {
     "max_tokens": (request(user("one two three"), max_tokens=2), ("one two ", "length")),
     "max_completion_tokens": (request(user("one two"), max_completion_tokens=1), ("one ", "length")),
     "enough tokens": (request(user("one two"), max_tokens=2), ("one two", "stop")),
+    "white space before the first word": (request(user(" \n one two"), max_tokens=1), (" \n one ", "length")),
+    "white space alone": (request(user(" " * 1_000_000), max_tokens=1), (" " * 1_000_000, "stop")),
     "no user": (request({"role": "system", "content": "x"}), ("", "stop")),
 }
 
