@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any, Self
 
@@ -12,6 +13,8 @@ from gateway.wire.chat import decode, encode
 from gateway.wire.engine import Fixup
 
 LONGEST = 64
+NUMBER = 8
+"""The most characters of the number that tells equal names apart, with its `_`: more than a body's tools need."""
 _RULE = re.compile(rf"[a-zA-Z0-9_-]{{1,{LONGEST}}}")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9_-]")
 _suspect = re.compile(rb'"name"\s*:\s*"(?![a-zA-Z0-9_-]{1,64}")').search
@@ -66,14 +69,15 @@ def _allowed(declared: list[str]) -> dict[str, str]:
     """Maps each forbidden name to a unique allowed one."""
     taken = {name for name in declared if _RULE.fullmatch(name)}
     names: dict[str, str] = {}
+    numbers: Counter[str] = Counter()
     for name in declared:
         if name in taken or name in names:
             continue
-        base = _FORBIDDEN.sub("_", name)[:LONGEST] or "tool"
-        made, number = base, 2
+        made = _FORBIDDEN.sub("_", name)[:LONGEST] or "tool"
+        stem = made[: LONGEST - NUMBER]
         while made in taken:
-            made = f"{base[: LONGEST - 4]}_{number}"
-            number += 1
+            numbers[stem] += 1
+            made = f"{stem}_{numbers[stem] + 1}"
         taken.add(made)
         names[name] = made
     return names

@@ -86,3 +86,17 @@ async def test_names_by_the_rule_are_left_alone() -> None:
     async with running(strict) as gateway:
         body = {"model": "m", "messages": [{"role": "user", "content": "x"}], "tools": [tool("a-b_c")]}
         assert (await gateway.ask(body)).json["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "a-b_c"
+
+
+def test_names_that_would_be_the_same_are_told_apart_by_numbers() -> None:
+    long = "a tool of a server whose name is long enough to fill all that a name may have"
+    names = [f"{long}{mark}" for mark in map(chr, range(0x4E00, 0x4E00 + 20_000))]
+    names += [f"tool{mark}" for mark in map(chr, range(0x4E00, 0x4E00 + 20_000))]
+    fields = {"tools": Raw(json.dumps([tool(name) for name in names]).encode())}
+    found = ToolNames.of(fields)
+    assert found is not None
+    found.adapt(fields)
+    sent = [one["function"]["name"] for one in json.loads(bytes(fields["tools"]))]
+    assert all(map(RULE.fullmatch, sent))
+    assert len(set(sent)) == len(names)
+    assert sent[0].startswith("a_tool_of_a_server_whose_name_is_long_enough")
