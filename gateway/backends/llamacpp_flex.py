@@ -90,6 +90,7 @@ class Origin(Protocol):
 
     model: Model
     escapes: bool
+    separates: bool
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply: ...
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
@@ -116,7 +117,7 @@ class LlamaCppFlex(Backend):
 
     def __init__(self, origin: Origin, prompts: LivePrompts, slots: LlamaCppSlots) -> None:
         super().__init__(origin.model, None)
-        self.escapes = origin.escapes
+        self.escapes, self.separates = origin.escapes, origin.separates
         self.forgetting: set[asyncio.Task[None]] = set()
         """Work behind answers that were closed: the event loop alone would not keep it."""
         self.origin = origin
@@ -320,8 +321,9 @@ class FlexReply(Reply):
         assert reply is not None
         assert isinstance(reply.turn, Turn)
         async with prompts.saver.lock:
-            if self._closed or reply.has_ended:
-                return  # it has ended meanwhile
+            if self._closed or reply.has_ended or self._watch.active:
+                self._saving = None  # it has gone on meanwhile, to its end or into a call
+                return
             reply.cut()
             self.history.append(("put_aside", monotonic()))
             self._aside = await put_aside(prompts, reply.turn)
