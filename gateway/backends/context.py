@@ -15,16 +15,16 @@ _EXCEEDED = tuple(
     re.compile(pattern, re.DOTALL)
     for pattern in (
         # llama.cpp, and Ollama, which forwards its message.
-        r'"n_prompt_tokens"\s*:\s*(?P<prompt>\d+).*"n_ctx"\s*:\s*(?P<window>\d+)',
-        r"request \((?P<prompt>\d+) tokens\) exceeds the available context size \((?P<window>\d+)",
+        r'"n_prompt_tokens"\s*:\s*(?P<prompt>\d{1,12}).*"n_ctx"\s*:\s*(?P<window>\d{1,12})',
+        r"request \((?P<prompt>\d{1,12}) tokens\) exceeds the available context size \((?P<window>\d{1,12})",
         # OpenAI, vLLM and llama-cpp-python.
-        r"maximum context length is (?P<window>\d+).*\((?P<prompt>\d+) in the messages",
-        r"maximum context length is (?P<window>\d+).*(?:requested|request has) (?P<prompt>\d+)",
-        r"maximum context length is (?P<window>\d+).*resulted in (?P<prompt>\d+)",
+        r"maximum context length is (?P<window>\d{1,12}).*\((?P<prompt>\d{1,12}) in the messages",
+        r"maximum context length is (?P<window>\d{1,12}).*(?:requested|request has) (?P<prompt>\d{1,12})",
+        r"maximum context length is (?P<window>\d{1,12}).*resulted in (?P<prompt>\d{1,12})",
         # LM Studio.
-        r"keep the first (?P<prompt>\d+) tokens.*context length of only (?P<window>\d+)",
+        r"keep the first (?P<prompt>\d{1,12}) tokens.*context length of only (?P<window>\d{1,12})",
         # Ollama's own engine.
-        r"exceeded max context length by (?P<over>\d+) tokens",
+        r"exceeded max context length by (?P<over>\d{1,12}) tokens",
         r"(?:prompt is longer than|input length exceeds) the context length",
     )
 )

@@ -593,7 +593,7 @@ class LlamaCppBackend(OpenAIBackend):
         kind = error.get("type") if isinstance(error, dict) else None
         if kind == "exceed_context_size_error":
             return context_length_exceeded(error.get("n_prompt_tokens", 0), error.get("n_ctx", 0))
-        if numbers := re.search(r"input \((\d+) tokens\) is too large.*batch size: (\d+)", message):
+        if numbers := re.search(r"input \((\d{1,12}) tokens\) is too large.*batch size: (\d{1,12})", message):
             return context_length_exceeded(int(numbers[1]), int(numbers[2]))
         if kind == "unavailable_error":
             return ProviderModelNotLoaded(f"the engine is not ready yet: {message}", retry_after=1)

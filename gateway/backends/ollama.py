@@ -287,7 +287,7 @@ class OllamaBackend(OpenAIBackend):
         if self._version is None:
             status, body = await self.get("/api/version")
             answer = json_object(body).get("version") if status == 200 else None
-            found = re.match(r"(\d+)\.(\d+)\.(\d+)", str(answer))
+            found = re.match(r"(\d{1,6})\.(\d{1,6})\.(\d{1,6})", str(answer))
             # A build from source reports 0.0.0.
             self._version = tuple(map(int, found.groups())) if found else (0, 0, 0)
         if (0, 0, 0) < self._version < FIRST_WITH_TRUNCATE:

@@ -65,5 +65,5 @@ class PromptProgress:
 
     def comment(self, line: bytes) -> None:
         """Reads a comment of mlx_lm.server's stream: `: keepalive 512/2048`."""
-        if found := re.fullmatch(rb":\s*keepalive (\d+)/(\d+)\s*", line):
+        if found := re.fullmatch(rb":\s*keepalive (\d{1,12})/(\d{1,12})\s*", line):
             self._reported(int(found[1]), int(found[2]))

@@ -125,6 +125,7 @@ SAID: dict[str, tuple[str, int | None, int | None]] = {
              "messages, 24 in the completion).", 6031, 2048),
     "vLLM, newer": ("This model's maximum context length is 2048 tokens. However, your request has 6031 input tokens. "
                     "Please reduce the length of the input messages.", 6031, 2048),
+    "a quoted request": (f"request ({'1' * 5000} tokens) exceeds the available context size (2048 tokens)", None, None),
     "about something else": ("the maximum context length is a matter of taste", None, None),
     "OpenAI": ("This model's maximum context length is 2048 tokens. However, your messages resulted in 6031 tokens.",
                6031, 2048),

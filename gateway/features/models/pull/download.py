@@ -87,7 +87,7 @@ def _continue(http: httpx.Client, url: str, part: Path, start: int, label: str, 
 
 
 def _total(response: httpx.Response) -> int | None:
-    match = re.fullmatch(r"bytes \*/(\d+)", response.headers.get("content-range", ""))
+    match = re.fullmatch(r"bytes \*/(\d{1,18})", response.headers.get("content-range", ""))
     return int(match[1]) if match else None
 
 
