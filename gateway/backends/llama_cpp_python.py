@@ -51,7 +51,8 @@ class LlamaCppPythonBackend(OpenAIBackend):
         if "max_completion_tokens" in fields:
             fields["max_tokens"] = fields.pop("max_completion_tokens")
         if _needs_edit(fields["messages"]):
-            messages.edit(fields, messages.developer_is_system, messages.content_is_text, messages.arguments_are_text)
+            as_text = messages.refusals_are_text, messages.content_is_text, messages.arguments_are_text
+            messages.edit(fields, messages.developer_is_system, *as_text)
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         return _Stream(response, self, fields)

@@ -34,7 +34,7 @@ from gateway.wire.engine import NEVER, Decided, Decision, Fixup, Notation, RawTe
 OWN_MODEL = Raw(b'"default_model"')
 """Selects the model that the server started with. The server tries to load any other name."""
 
-_needs_edit = messages.needs(messages.DEVELOPER)
+_needs_edit = messages.needs(messages.DEVELOPER, messages.REFUSAL)
 
 LONG_BYTES = 512
 """The doctor ignores messages and tools of fewer bytes: reading them again costs almost nothing."""
@@ -181,7 +181,7 @@ class MLXBackend(OpenAIBackend):
             # llama.cpp's name of the parameter, which config.yaml accepts too.
             fields.setdefault("repetition_penalty", fields.pop("repeat_penalty"))
         if _needs_edit(fields["messages"]):
-            messages.edit(fields, messages.developer_is_system)
+            messages.edit(fields, messages.developer_is_system, messages.refusals_are_text)
 
     def reply(self, response: Response, fields: dict[str, Raw]) -> HTTPReply:
         return MLXReply(response, _Fixup(self.model.name))

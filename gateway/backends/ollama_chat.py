@@ -146,6 +146,8 @@ def _content(content: Any, at: int) -> tuple[str, list[str]]:
         where = f"messages[{at}].content[{place}]"
         if kind == "text":
             texts.append(str(part.get("text", "")))
+        elif kind == "refusal":
+            texts.append(str(part.get("refusal", "")))
         elif kind == "image_url":
             url = part.get("image_url", "")
             url = url.get("url", "") if isinstance(url, dict) else url

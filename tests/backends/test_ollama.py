@@ -272,3 +272,10 @@ async def test_streams_that_end_badly(body: bytes, error: type[GatewayError], wo
     async with Double(says(raw)).serve() as double:
         with pytest.raises(error, match=words):
             await ask(QWEN, double.address, request(stream=True))
+
+
+async def test_a_past_refusal_is_text(double: OllamaDouble, address: Address) -> None:
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I won't."}]}
+    await ask(QWEN, address, json.dumps({"messages": [refusal, {"role": "user", "content": "Why?"}]}).encode())
+    (asked,) = double.requests
+    assert asked["messages"][0] == {"role": "assistant", "content": "I won't."}

@@ -173,6 +173,11 @@ def developer(server: Server) -> str:
     return _said(server.ask({"role": "developer", "content": "Be brief."}, HELLO))
 
 
+def past_refusal(server: Server) -> str:
+    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I won't say."}]}
+    return _said(server.ask(HELLO, refusal, {"role": "user", "content": "Why?"}))
+
+
 def max_completion_tokens(server: Server) -> str:
     body = {"model": server.model, "messages": [ASK], "temperature": 0, "max_completion_tokens": 2}
     response = server.post(json=body)
@@ -232,6 +237,7 @@ CHECKS: Mapping[str, Check] = {
     "tool round trip": round_trip,
     '`tool_choice: "none"`': tool_choice_none,
     "role `developer`": developer,
+    "a past refusal": past_refusal,
     "`max_completion_tokens`": max_completion_tokens,
     "a wrong type": wrong_type,
     "a message without role": no_role,
