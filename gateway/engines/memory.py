@@ -191,15 +191,18 @@ def _of(
     *, layers: Any, width: Any, heads: Any, kv_heads: Any, key: Any, value: Any, vocabulary: Any, window: Any
 ) -> _Shape:
     """Replaces unknown values by those of a common small model."""
-    width = width or 2048
-    layers = layers or 24
-    heads = heads if isinstance(heads, int) and heads else 16
-    if not isinstance(kv_heads, list):
-        # A list has a number for each layer: 0 for a layer without cache.
-        kv_heads = [kv_heads or heads] * layers
-    key, value = key or width // heads, value or width // heads
-    cache = sum(kv_heads) * (key + value) * KV_BYTES
-    return _Shape(cache, vocabulary or 32_000, width, window or UNKNOWN_WINDOW)
+    width, heads = _count(width) or 2048, _count(heads) or 16
+    # A list has a number for each layer: 0 for a layer without cache.
+    every = kv_heads if isinstance(kv_heads, list) else [_count(kv_heads) or heads]
+    layers = 1 if isinstance(kv_heads, list) else _count(layers) or 24
+    key, value = _count(key) or width // heads, _count(value) or width // heads
+    cache = layers * sum(map(_count, every)) * (key + value) * KV_BYTES
+    return _Shape(cache, _count(vocabulary) or 32_000, width, _count(window) or UNKNOWN_WINDOW)
+
+
+def _count(value: object) -> int:
+    """A number from a model's file; 0 for anything else."""
+    return value if type(value) is int and value > 0 else 0
 
 
 # What a process holds

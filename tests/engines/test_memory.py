@@ -436,3 +436,11 @@ async def test_weights_that_go_before_they_are_measured(tmp_path: Path, model: M
         with pytest.raises(WeightsMissing, match="its weights can't be read") as caught:
             await asked
         assert caught.value.code == "model_not_found"
+
+
+@pytest.mark.parametrize("layers", [4_000_000_000, "many", 0, [1, 2]])
+def test_what_a_file_says_of_its_layers_costs_no_memory(tmp_path: Path, layers: Any) -> None:
+    path = gguf(tmp_path / "m.gguf", 0, **{**LAYERS, "block_count": layers})
+    model = Model(name="m", runtime="llama.cpp", path=path, context_window=1024)
+    per_layer = 1024 * CACHE // 32
+    assert memory.window_bytes(model) == (layers if layers == 4_000_000_000 else 24) * per_layer
