@@ -42,3 +42,15 @@ def shared(one: Chain, other: Chain) -> int:
         else:
             high = middle
     return low
+
+
+def in_common(one: str, other: str) -> int:
+    """How many characters two texts share at their start."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one.startswith(other[:middle]):
+            low = middle
+        else:
+            high = middle - 1
+    return low

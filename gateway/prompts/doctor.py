@@ -10,6 +10,8 @@ from typing import Any
 import msgspec
 from msgspec import Raw, Struct
 
+from gateway.prompts.blocks import in_common
+
 MAX_TURNS, MAX_BYTES = 16, 8 * 1024 * 1024
 """Limits of what the doctor remembers for one model: conversations (the last turn of each), and bytes."""
 SHOWN = 40
@@ -174,14 +176,13 @@ def _objects(place: str, old: dict[str, Any], new: dict[str, Any]) -> Iterator[P
 
 
 def _text(place: str, old: str, new: str) -> PromptFinding:
-    start = next((i for i, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), min(len(old), len(new)))
-    behind = 0
-    while behind < min(len(old), len(new)) - start and old[-1 - behind] == new[-1 - behind]:
-        behind += 1
-    # Whole words say more than the digits that differ.
-    while start and not old[start - 1].isspace() and old[start - 1] not in ";,(\"'<>":
+    start = in_common(old, new)
+    behind = in_common(old[start:][::-1], new[start:][::-1])
+    # Whole words say more than the digits that differ, if they are no longer than what is shown.
+    first, last = max(start - SHOWN, 0), max(behind - SHOWN, 0)
+    while start > first and not old[start - 1].isspace() and old[start - 1] not in ";,(\"'<>":
         start -= 1
-    while behind and not new[len(new) - behind].isspace() and new[len(new) - behind] not in ";,)\"'<>":
+    while behind > last and not new[len(new) - behind].isspace() and new[len(new) - behind] not in ";,)\"'<>":
         behind -= 1
     one, other = old[start : len(old) - behind], new[start : len(new) - behind]
     return PromptFinding(

@@ -53,18 +53,21 @@ class EngineIdentity:
         async with self._asked:
             if self.known:
                 return
-            saves = self._saved.settings.save != "off"
             try:
-                if (build := await server.build()) is not None and saves:
-                    await self._saved.open()
-                    self._use(build, await asyncio.to_thread(self._prints))
+                build = await server.build()
             except TROUBLE as error:
-                if not saves:
-                    return
-                self._saved.troubles.failed(error)
-            else:
-                opened(build.slots if build is not None else 0)
+                if self._saved.settings.save != "off":
+                    self._saved.troubles.failed(error)
+                return
             self.known = True
+            opened(build.slots if build is not None else 0)
+            if build is None or self._saved.settings.save == "off":
+                return
+            try:
+                await self._saved.open()
+                self._use(build, await asyncio.to_thread(self._prints))
+            except TROUBLE as error:
+                self._saved.troubles.failed(error)
 
     async def control_tokens(self, read: Callable[[], Awaitable[dict[str, list[int]]]]) -> Mapping[str, list[int]]:
         """The control tokens of the vocabulary: remembered from an engine with the same key, else from `read`."""

@@ -17,7 +17,7 @@ from msgspec import Struct
 
 from gateway.line import Tell
 from gateway.prompts.background import Background
-from gateway.prompts.blocks import Chain, chain, shared
+from gateway.prompts.blocks import Chain, chain, in_common, shared
 from gateway.prompts.index import Match
 from gateway.prompts.protocols import SlotServer
 from gateway.prompts.slots import Slot
@@ -109,7 +109,7 @@ class PrefixReader:
         length = self._remembered(begins)
         if length is None:
             rendered = await other()
-            length = _in_common(prompt, rendered or "")
+            length = in_common(prompt, rendered or "")
         prefix = chain(prompt[:length], owner)
         if not prefix:
             return
@@ -153,15 +153,3 @@ class PrefixReader:
     def _remembered(self, begins: Chain) -> int | None:
         """The length of the longest known prefix that the prompt begins with."""
         return next((self._known[each] for each in reversed(begins) if each in self._known), None)
-
-
-def _in_common(one: str, other: str) -> int:
-    """How many characters two texts share at their start."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one.startswith(other[:middle]):
-            low = middle
-        else:
-            high = middle - 1
-    return low

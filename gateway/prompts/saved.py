@@ -87,7 +87,8 @@ class SavedPrompts:
             return True
         size = tokens * self._bytes_per_token.get(key, 0.0)
         if size > settings.max_bytes:
-            self.troubles.tell(f"prompts of {int(size)} bytes aren't saved: prompts.max_bytes is {settings.max_bytes}")
+            told = f"prompts of {int(size)} bytes aren't saved: prompts.max_bytes is {settings.max_bytes}"
+            self.troubles.tell(told, once="max_bytes")
             return True
         try:
             short = self.folder.free() < size + SPARE_BYTES

@@ -24,7 +24,7 @@ class Unsupported:
     def read(self) -> None:
         """Blocks. Raises OSError."""
         try:
-            self._keys = set(self._file.read_text("ascii").split())
+            self._keys = set(self._file.read_text("ascii", errors="replace").split())
         except FileNotFoundError:
             self._keys = set()
 

@@ -177,3 +177,12 @@ def test_no_request_breaks_it(tools: bytes, messages: bytes) -> None:
     doctor = Doctor()
     doctor.compare(tools, messages)
     assert doctor.compare(messages, tools) is not None
+
+
+def test_a_long_text_that_changes_in_its_middle() -> None:
+    doctor = Doctor()
+    hi = {"role": "user", "content": "hi"}
+    for middle in ("one", "two"):
+        system = {"role": "system", "content": "word " * 75_000 + middle + "x" * 500_000}
+        found = look(doctor, {"messages": [system, hi]})
+    assert [each.place for each in found] == ["messages[0].content characters 375000-375043"]

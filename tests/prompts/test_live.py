@@ -326,3 +326,48 @@ async def test_a_server_of_somebody_else_may_be_busy_with_other_programs(tmp_pat
         turn.answered({"prompt_tokens": TOKENS, "completion_tokens": 0}, 0.0, 1.0)
     # What the other programs leave in the slots isn't the user's.
     assert told == [(0, True), (1, True), (None, True), (0, True)]
+
+
+async def test_a_folder_that_fails_leaves_each_owner_a_slot(tmp_path: Path) -> None:
+    """Nothing is saved there, but what the engine holds is reused."""
+    (tmp_path / "file").write_bytes(b"")
+    saved = SavedPrompts(Prompts(min_tokens=64), tmp_path / "file" / "prompts")
+    server, prompts = Double(tmp_path, slots=2), live(saved)
+    told: list[tuple[int | None, bool]] = []
+    for owner in ("b", "a", "a", "b"):
+        turn = await prompts.place(server, [PROMPTS[0].encode()], rendering(PROMPTS[0]), private=False, owner=owner)
+        if turn is None:
+            continue  # as long as one owner is alone, the engine chooses the slot
+        told.append((turn.slot, turn.fresh))
+        turn.leave()
+        turn.answered({"prompt_tokens": TOKENS, "completion_tokens": 0}, 0.0, 1.0)
+    assert told == [(0, True), (0, False), (1, True)]
+
+
+async def test_an_engine_that_failed_to_say_what_it_is_is_asked_again(saved: SavedPrompts) -> None:
+    server, prompts = Double(saved.path), live(saved)
+    server.silent = True
+    assert not await prompts.know(server)
+    server.silent = False
+    assert await prompts.know(server)
+
+
+async def test_prompts_that_are_too_large_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    saved = SavedPrompts(Prompts(min_tokens=64, max_bytes=7), tmp_path / "prompts")
+    server, prompts = Double(saved.path), live(saved)
+    await turn(prompts, server, PROMPTS[0])
+    await prompts.save_all(server)
+    await saved.kept()
+    key = prompts.key
+    assert key is not None
+    with caplog.at_level(logging.WARNING, "ctxgate"):
+        assert [saved.refuses(key, tokens) for tokens in (2000, 3000, 4000)] == [True] * 3
+    assert len(caplog.records) == 1
+
+
+async def test_a_damaged_list_of_engines_is_read_as_far_as_it_goes(saved: SavedPrompts) -> None:
+    saved.path.mkdir(parents=True)
+    (saved.path / UNSUPPORTED).write_bytes(b"one\n\xff\xfe\ntwo\n")
+    await saved.check_ahead("m")
+    assert "one" in saved.useless
+    assert "two" in saved.useless

@@ -22,10 +22,13 @@ class Double:
         self.restored: list[int] = []
         self.saved: list[int] = []
         self.trouble: Exception | None = None
+        self.silent = False
         self.works: set[int] = set()
         self.looks: asyncio.Queue[None] = asyncio.Queue()
 
     async def build(self) -> Build | None:
+        if self.silent:
+            raise ProviderUnavailable("says nothing")
         return Build(self.slots, "double")
 
     async def save(self, slot: int, file: str) -> tuple[int, int]:
