@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack, overload
 
 from gateway.errors import ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.provider.contract import AsJSON, AsModel, Config, Messages, ModelT, Options, Tools, Unstructured
-from gateway.provider.deltas import Delta
 from gateway.provider.mapping.call import Call
 from gateway.provider.request import SAMPLING, Capabilities
 from gateway.provider.response import Response
@@ -21,7 +19,8 @@ from gateway.provider.stream import Stream, read_events
 if TYPE_CHECKING:
     import httpx
 
-    from gateway.provider.observe import Attempt, Observation, Observer, RetryReason
+    from gateway.provider.observe import Attempt, Observer, RetryReason
+    from gateway.provider.retry import Retry
 
 
 class ChatProvider(ABC):
@@ -182,16 +181,10 @@ class ChatProvider(ABC):
         in the system message takes its place: Capabilities says so, or the server's refusal, which costs a second
         request.
         """
-        check = partial(
-            self.calls.check,
-            self.model,
-            self.capabilities,
-            tools=tools,
-            response_schema=options.get("response_schema"),
-            tool_choice=options.get("tool_choice"),
-            stream=stream,
-        )
-        if (retry := options.get("retry")) is None:
+        checked: dict[str, Any] = {**options}
+        retry: Retry | None = checked.pop("retry", None)
+        check = partial(self.calls.check, self.model, self.capabilities, tools=tools, stream=stream, **checked)
+        if retry is None:
             return await self._attempt(check, messages, config, stream)
         if stream and retry.reask is not None:
             raise ProviderInvalidRequest("retry.reask: a streamed answer can't be taken back", param="retry.reask")
@@ -227,7 +220,7 @@ class ChatProvider(ABC):
                     await answer.aclose()
                     raise ProviderInvalidResponse(f"{self.base_url} answered a streamed call with a whole body")
                 events = read_events(self._server.bytes(answer), call)
-                return Stream(events if observation is None else _observed(events, observation), answer.aclose)
+                return Stream(events, answer.aclose, observation)
             response = await asyncio.to_thread(call.response, await self._server.json(answer))
         except BaseException as error:
             if observation is not None:
@@ -256,23 +249,3 @@ class ChatProvider(ABC):
             if not (learns and failure.refuses_response_format()):
                 raise failure.error(call.images) from cause
             self._native = False
-
-
-async def _observed(
-    events: AsyncGenerator[Delta | Response[Any], None], observation: Observation
-) -> AsyncGenerator[Delta | Response[Any], None]:
-    response: Response[Any] | None = None
-    try:
-        async with aclosing(events):
-            async for event in events:
-                if isinstance(event, Response):
-                    response = event
-                    break
-                observation.delta(event)
-                yield event
-    except BaseException as error:
-        observation.end(error)
-        raise
-    if response is not None:
-        observation.end(response)
-        yield response

@@ -11,6 +11,7 @@ from typing import Any, Generic, TypeVar
 from gateway.errors import ProviderInvalidResponse, ProviderUnavailable
 from gateway.provider.deltas import Delta
 from gateway.provider.mapping.call import Call
+from gateway.provider.observe import Observation
 from gateway.provider.response import Response
 from gateway.wire.sse import EventTooLarge, SSEReader
 
@@ -24,19 +25,32 @@ class Stream(Generic[ParsedT]):
     """
 
     def __init__(
-        self, events: AsyncGenerator[Delta | Response[Any], None], close: Callable[[], Awaitable[None]]
+        self,
+        events: AsyncGenerator[Delta | Response[Any], None],
+        close: Callable[[], Awaitable[None]],
+        observation: Observation | None = None,
     ) -> None:
         self._events = events
         self._close = close
+        self._observation = observation
         self._response: Response[ParsedT] | None = None
 
     def __aiter__(self) -> AsyncIterator[Delta | Response[ParsedT]]:
         return self
 
     async def __anext__(self) -> Delta | Response[ParsedT]:
-        event = await anext(self._events)
+        try:
+            event = await anext(self._events)
+            if self._observation is not None and not isinstance(event, Response):
+                self._observation.delta(event)
+        except StopAsyncIteration:
+            raise
+        except BaseException as error:
+            self._end(error)
+            raise
         if isinstance(event, Response):
             self._response = event
+            self._end(event)
         return event
 
     async def response(self) -> Response[ParsedT]:
@@ -48,8 +62,14 @@ class Stream(Generic[ParsedT]):
         return self._response
 
     async def aclose(self) -> None:
+        self._end(GeneratorExit())
         await self._events.aclose()
         await self._close()
+
+    def _end(self, outcome: object) -> None:
+        observation, self._observation = self._observation, None
+        if observation is not None:
+            observation.end(outcome)
 
     async def __aenter__(self) -> Stream[ParsedT]:
         return self

@@ -22,15 +22,18 @@ class SyncProvider:
 
     def __init__(self, provider: Provider) -> None:
         self._provider = provider
+        self._closing = threading.Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="provider", daemon=True)
         self._thread.start()
 
     def _run(self, call: Coroutine[Any, Any, ResultT]) -> ResultT:
-        if not self._thread.is_alive():
-            call.close()
-            raise RuntimeError("this provider is closed")
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
+        with self._closing:  # a call is begun before the shutdown, which cancels it, or not at all
+            if self._closed:
+                call.close()
+                raise RuntimeError("this provider is closed")
+            future = asyncio.run_coroutine_threadsafe(call, self._loop)
         try:
             return future.result()
         finally:
@@ -60,9 +63,15 @@ class SyncProvider:
         return self._run(self._provider.complete(messages, tools, config, **options))
 
     def close(self) -> None:
-        """Cancels the calls of other threads. Idempotent."""
-        if self._thread.is_alive():
-            self._run(self._shut_down())
+        """Cancels the calls of other threads. Idempotent; returns once all is closed."""
+        with self._closing:
+            first, self._closed = not self._closed, True
+        if not first:
+            self._thread.join()
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result()
+        finally:
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
             self._loop.close()

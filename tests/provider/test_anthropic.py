@@ -81,6 +81,9 @@ async def test_a_malformed_answer_is_refused(body: Any, reason: str) -> None:
         await Server(httpx.Response(200, json=body)).ask(tools=[WEATHER])
 
 
+BEGUN = {"type": "message_start", "message": {"usage": {"input_tokens": 1}}}
+
+
 @pytest.mark.parametrize(
     ("stream", "kind", "words"),
     [
@@ -89,6 +92,9 @@ async def test_a_malformed_answer_is_refused(body: Any, reason: str) -> None:
         pytest.param([{"type": "message_delta"}], ProviderInvalidResponse, "before message_start", id="out of order"),
         pytest.param([{"type": "content_block_delta", "delta": {}}], ProviderInvalidResponse, "before", id="no block"),
         pytest.param([{"type": "message_start", "message": 1}], ProviderInvalidResponse, "message", id="no object"),
+        pytest.param([BEGUN, {"type": "message_delta", "delta": ["x"]}], ProviderInvalidResponse, "delta", id="delta"),
+        pytest.param([BEGUN, {"type": "message_delta", "delta": True}], ProviderInvalidResponse, "delta", id="bool"),
+        pytest.param([BEGUN, {"type": "message_delta", "usage": ["x"]}], ProviderInvalidResponse, "usage", id="usage"),
         *(
             pytest.param(
                 [{"type": "error", "error": {"type": theirs, "message": "words"}}], ours, "words", id=theirs

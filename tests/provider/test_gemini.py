@@ -80,6 +80,12 @@ async def test_pieces_of_a_stream_become_one_text() -> None:
         pytest.param([candidate(text("a"), reason=None)], ProviderUnavailable, "broke off", id="cut"),
         pytest.param([candidate("a", reason=None)], ProviderInvalidResponse, "part", id="a part that is a text"),  # type: ignore[arg-type]
         pytest.param(
+            [{"candidates": [{"content": {"parts": 1.5}}]}],
+            ProviderInvalidResponse,
+            "parts",
+            id="no list",
+        ),
+        pytest.param(
             [{"error": {"code": 503, "message": "overloaded", "status": "UNAVAILABLE"}}],
             ProviderUnavailable,
             "overloaded",
@@ -169,3 +175,10 @@ async def test_ready_asks_for_the_model() -> None:
     known = server.routes.get("/v1beta/models/gemini-x").mock(return_value=httpx.Response(200, json={}))
     await server.provider().ready()
     assert known.called
+
+
+async def test_a_picture_s_url_is_the_server_s_to_judge() -> None:
+    picture = ImageBlock(UrlSource("http://[bad"))
+    server = Server(httpx.Response(200, json=candidate(text("a"))))
+    await server.ask([UserMessage((picture,))])
+    assert server.body["contents"][0]["parts"] == [{"fileData": {"fileUri": "http://[bad"}}]

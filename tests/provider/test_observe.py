@@ -85,7 +85,9 @@ async def test_a_stream_ends_when_it_was_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "read"), [(STREAM, 3), (ENDED, 1)], ids=["broken off by the server", "left by the caller"]
+    ("body", "read"),
+    [(STREAM, 3), (ENDED, 1), (ENDED, 0)],
+    ids=["broken off by the server", "left by the caller", "left unread"],
 )
 async def test_a_stream_that_ends_early_ends_once(body: str, read: int) -> None:
     recorder = Recorder()

@@ -261,3 +261,27 @@ async def test_ready(kind: Any, path: str | None) -> None:
 def test_a_chunk_holds_something(kind: Any) -> None:
     with pytest.raises(ValueError, match="chunk_size"):
         kind(SERVER, "m", chunk_size=0)
+
+
+def floats(request: httpx.Request) -> httpx.Response:
+    """As OpenAI answers: numbers, or base64 where it is asked for."""
+    body = json.loads(request.content)
+    vector: list[float] | str = [0.5, -1.5]
+    if body["encoding_format"] == "base64":
+        vector = base64.b64encode(array("f", vector).tobytes()).decode()
+    return httpx.Response(200, json={"data": [{"index": 0, "embedding": vector}]})
+
+
+@pytest.mark.parametrize(("extra", "kind"), [({}, str), ({"encoding_format": "float"}, list)])
+async def test_vectors_come_in_few_bytes_unless_the_call_says_otherwise(extra: dict[str, str], kind: type) -> None:
+    provider, _ = built(OpenAIEmbedding, floats)
+    response = await provider.embed(["a"], config=EmbeddingRuntimeConfig(extra=extra))
+    assert response.vectors == ((0.5, -1.5),)
+    assert isinstance(response.raw["data"][0]["embedding"], kind)
+
+
+@pytest.mark.parametrize("kind", RERANKERS)
+async def test_a_query_that_is_no_text_of_unicode_is_refused(kind: Any) -> None:
+    provider, _ = built(kind, lengths)
+    with pytest.raises(ProviderInvalidRequest):
+        await provider.rerank("\ud83d", ["a"])

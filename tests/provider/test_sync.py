@@ -116,3 +116,30 @@ def test_a_closed_provider_says_so() -> None:
     provider.close()
     with pytest.raises(RuntimeError, match="closed"):
         provider.ready()
+
+
+class SlowToClose(Hanging):
+    """A provider that takes its time to close."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.closing = threading.Event()
+        self.may_close = threading.Event()
+
+    async def aclose(self) -> None:
+        self.closing.set()
+        await asyncio.to_thread(self.may_close.wait, PATIENCE)
+
+
+def test_calls_during_the_closing_end_at_once_and_closings_together() -> None:
+    slow = SlowToClose()
+    provider = SyncProvider(slow)
+    with ThreadPoolExecutor(3) as threads:
+        first = threads.submit(provider.close)
+        assert slow.closing.wait(PATIENCE)
+        second = threads.submit(provider.close)
+        late = threads.submit(provider.ready)
+        assert isinstance(late.exception(PATIENCE), RuntimeError)
+        assert not second.done()
+        slow.may_close.set()
+        assert (first.result(PATIENCE), second.result(PATIENCE)) == (None, None)

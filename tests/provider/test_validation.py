@@ -232,3 +232,9 @@ def test_lists_become_tuples() -> None:
     blocks.append(TextBlock("b"))
     assert message.content == (TextBlock("a"),)
     assert AssistantMessage(tool_calls=[]).tool_calls == ()
+
+
+async def test_a_misspelt_option_is_an_error_of_the_program() -> None:
+    options: dict[str, Any] = {"respons_schema": None}
+    with pytest.raises(TypeError, match="respons_schema"):
+        await provider_of(respx.MockRouter()).complete([UserMessage("hi")], **options)

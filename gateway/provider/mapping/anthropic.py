@@ -171,8 +171,9 @@ class _Reader:
             yield from self._delta(_object(event.get("delta"), "content_block_delta without a delta"))
         elif kind == "message_delta":
             message = _object(self._message, "message_delta before message_start")
-            message.update(event.get("delta") or {})
-            message["usage"] = {**(message.get("usage") or {}), **(event.get("usage") or {})}
+            message.update(_object(event.get("delta") or {}, "message_delta without a delta"))
+            counted = (_object(each.get("usage") or {}, "usage is not an object") for each in (message, event))
+            message["usage"] = {name: number for usage in counted for name, number in usage.items()}
 
     def _start(self, block: dict[str, Any]) -> Iterator[Delta]:
         self._blocks.append(block)

@@ -129,10 +129,7 @@ class GeminiCall(Call):
         if not isinstance(reason, str):
             raise ProviderInvalidResponse("candidates[0].finishReason is missing")
         content = candidates[0].get("content") or {}
-        parts = content.get("parts") or [] if isinstance(content, dict) else None
-        if not isinstance(parts, list):
-            raise ProviderInvalidResponse("candidates[0].content.parts is not an array")
-        message = read_answer(parts)
+        message = read_answer(_parts(content))
         finish_reason = FINISH_REASONS.get(reason, "error")
         if message.tool_calls:  # Gemini has no finish reason for them
             finish_reason = "tool_calls"
@@ -140,6 +137,13 @@ class GeminiCall(Call):
 
     def reader(self) -> Reader:
         return _Reader(self)
+
+
+def _parts(content: Any) -> list[Any]:
+    parts = content.get("parts") or [] if isinstance(content, dict) else None
+    if not isinstance(parts, list):
+        raise ProviderInvalidResponse("candidates[0].content.parts is not an array")
+    return parts
 
 
 class _Reader:
@@ -169,7 +173,7 @@ class _Reader:
                 continue
             self._candidate |= {name: value for name, value in candidates[0].items() if name != "content"}
             content = candidates[0].get("content")
-            for part in (content.get("parts") or []) if isinstance(content, dict) else []:
+            for part in _parts(content) if isinstance(content, dict) else []:
                 yield from self._part(part)
 
     def _part(self, part: Any) -> Iterator[Delta]:
@@ -250,8 +254,16 @@ def _part(block: ContentBlock) -> dict[str, Any]:
     source = block.source
     if isinstance(source, InlineSource):
         return {"inlineData": {"mimeType": block.media_type, "data": source.base64_data}}
-    kind = mimetypes.guess_type(urlsplit(source.url).path)[0] or block.media_type
+    kind = _kind(source.url) or block.media_type
     return {"fileData": {**({"mimeType": kind} if kind else {}), "fileUri": source.url}}
+
+
+def _kind(url: str) -> str | None:
+    """The media type by the name of the file; the server tells what is wrong with a URL."""
+    try:
+        return mimetypes.guess_type(urlsplit(url).path)[0]
+    except ValueError:
+        return None
 
 
 def _answer_parts(message: AssistantMessage) -> list[dict[str, Any]]:

@@ -47,7 +47,7 @@ class _Rerank(Retriever, ABC):
         """See `RerankProvider.rerank`."""
         config = RerankRuntimeConfig() if config is None else config
         parameters = {} if top_k is None else {"top_k": top_k}
-        counts = {"document_count": size(documents), "query_length": len(str(query).encode())}
+        counts = {"document_count": size(documents), "query_length": len(str(query).encode("utf-8", "surrogatepass"))}
         with self._watched("rerank", parameters, counts) as outcome:
             outcome.append(response := await self._rerank(query, documents, top_k, config))
         return response
