@@ -883,3 +883,13 @@ def test_an_end_marker_with_brackets_ends_a_malformed_call(like: str, malformed:
         assert from_stream(streamed(Answer(request, format), batches)) == whole, cut
     letters = [[piece] for piece in stream_of([*text])]
     assert from_stream(streamed(Answer(request, format), letters)) == whole
+
+
+def test_a_streamed_answer_has_only_so_many_choices() -> None:
+    frames = [
+        json.dumps({**chunk(), "choices": [{"index": at, "delta": {"content": "a"}}]}).encode() for at in range(257)
+    ]
+    one = answer()
+    fed(one, *frames[:256])
+    with pytest.raises(ProviderInvalidResponse, match="more than 256 choices"):
+        fed(one, frames[256])

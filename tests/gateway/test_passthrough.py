@@ -10,8 +10,10 @@ from gateway.backends import Address
 from gateway.backends.openai import OpenAIBackend
 from gateway.config import Model
 from gateway.core import Passthrough, RequestMeter
+from gateway.core.in_thread import LARGE
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.observe.request_log import Row
+from gateway.prompts.told import ToldPrompts, ToldTurn
 from tests.gateway.scripted import Scripted
 
 MODEL = Model(name="m", runtime="openai")
@@ -74,9 +76,11 @@ async def test_a_stream_that_no_client_could_read_is_an_error() -> None:
         await stream.payloads()
 
 
-async def test_a_whole_answer_passes() -> None:
-    whole, meter, _ = passthrough(LAST)
-    assert await whole.whole() == LAST
+@pytest.mark.parametrize("text", ["", "x" * LARGE], ids=["short", "long"])
+async def test_a_whole_answer_passes(text: str) -> None:
+    body = LAST.replace(b'"text": ""', b'"text": "%b"' % text.encode())
+    whole, meter, _ = passthrough(body)
+    assert await whole.whole() == body
     assert meter.usage == {"prompt_tokens": 3, "completion_tokens": 4}
 
 
@@ -93,8 +97,26 @@ async def test_a_count_that_is_no_number_spoils_no_answer(count: str, whole: boo
     assert meter.usage["prompt_tokens"] in (None, -9999.0)
 
 
-@pytest.mark.parametrize(("body", "error"), [(ERROR, GatewayError), (b"<html>", ProviderInvalidResponse)])
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        (ERROR, GatewayError),
+        (b"<html>", ProviderInvalidResponse),
+        (json.dumps({"error": {"message": "x" * LARGE}}).encode(), GatewayError),
+        (b"<html>" * LARGE, ProviderInvalidResponse),
+    ],
+    ids=["error", "page", "long error", "long page"],
+)
 async def test_a_whole_answer_that_is_none_is_an_error(body: bytes, error: type[GatewayError]) -> None:
     whole, _, _ = passthrough(body)
     with pytest.raises(error):
         await whole.whole()
+
+
+async def test_what_the_engine_took_from_a_file_is_booked() -> None:
+    body = LAST.replace(b'"prompt_tokens": 3', b'"prompt_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}')
+    whole, meter, booked = passthrough(body)
+    await whole.whole()
+    meter.left(ToldTurn(ToldPrompts(), None, restored=2))
+    meter.end("ok")
+    assert booked[0][6]["restored_tokens"] == 2
