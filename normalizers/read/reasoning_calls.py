@@ -31,6 +31,11 @@ class ReasoningCalls(Attempt):
         self._end = False
         """The reasoning was closed, so that nothing may follow."""
 
+    def step(self, text: str, pos: int, reason: str | None) -> int:
+        if reason is not None and any(mark in "".join(self._raw) + text[pos:] for mark in self._closing):
+            reason = "length"  # the reasoning has ended since: a call that is still open was abandoned
+        return super().step(text, pos, reason)
+
     def _between(self, text: str, pos: int, reason: str | None) -> int:
         at = skip_space(text, pos)
         if at == len(text):
