@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from itertools import count
+from itertools import count, takewhile
 from typing import Any
 
 from gateway.answer.native_calls import CONTENT, NativeCalls
@@ -11,20 +11,17 @@ from gateway.answer.reading import Reading
 from gateway.answer.unread import Watch, may_be_unread
 from gateway.wire.lenient import EscapeJoiner, joined
 from gateway.wire.shape import ROLE
-from normalizers import Event, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn
+from normalizers import Event, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
 
 CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 """Finish reasons to replace by `stop` or `tool_calls`. Any other (length, content_filter) stays."""
-
-_MORE = "."
-"""Stands for whatever follows the reasoning."""
 
 
 class AnswerChoice:
     """One choice of an answer, while it is read."""
 
     __slots__ = (
-        *("_blanks", "_escapes", "_indices", "_native", "_numbers", "_reading", "_warnings"),
+        *("_called", "_escapes", "_indices", "_native", "_numbers", "_reading", "_unsaid", "_warnings"),
         *("finished", "index", "normalizer", "spoken", "thoughts", "watch"),
     )
 
@@ -39,8 +36,10 @@ class AnswerChoice:
         self._native: NativeCalls | None = None
         self.thoughts: Normalizer | None = None
         """Reads the reasoning that the engine keeps apart: a call at its end counts if nothing follows it."""
-        self._blanks = ""
-        """The white space at the end of that reasoning."""
+        self._unsaid: list[str] = []
+        """What the client hasn't got of that reasoning."""
+        self._called: list[Event] = []
+        """What calls in it come to, if nothing follows it."""
         self._indices = count()
         self._numbers: dict[int, int] = {}  # the normaliser's index → the answer's
         self._escapes: EscapeJoiner | None = None
@@ -142,23 +141,26 @@ class AnswerChoice:
         """The events of more such reasoning."""
         if self.thoughts is None:
             self.thoughts = self._reading.thoughts()
-            self.thoughts.feed(_MORE)  # so that white space isn't the beginning of the reasoning
-        self._blanks = _blanks_after(self._blanks + thought)
-        return self.thoughts.feed(thought)
+            self.thoughts.feed(".")  # so that white space isn't the beginning of the reasoning
+        self._unsaid.append(thought)
+        events = self.thoughts.feed(thought)
+        said = [] if self._called else [*takewhile(lambda event: isinstance(event, ReasoningDelta), events)]
+        self._called += events[len(said) :]
+        if said:
+            self._unsaid = ["".join(self._unsaid)[len(fold(said).reasoning) :]]
+        return said
 
     def end_thinking(self, reason: str | None, *, more: bool) -> list[Event]:
         """What is held back of such reasoning. more: something follows it, so that no call in it counts."""
-        thoughts = self.thoughts
-        if thoughts is None:
+        if self.thoughts is None:
             return []
-        rest = thoughts.feed(f"{self._reading.spec.think[0][1]}{_MORE}") if more else []
-        rest += thoughts.finish(reason)
-        if thoughts.called:
-            return rest
+        called = [] if more else self._called + self.thoughts.finish(reason)
+        if called and self.thoughts.called:
+            return called
         self.thoughts = None
-        blanks, self._blanks = self._blanks, ""
-        kept: list[Event] = [event for event in rest if isinstance(event, ReasoningDelta)]
-        return [*kept, ReasoningDelta(blanks)] if blanks else kept
+        unsaid = "".join(self._unsaid)
+        self._unsaid, self._called = [], []
+        return [ReasoningDelta(unsaid)] if unsaid else []
 
     def ending(self, reason: str | None) -> list[dict[str, Any]]:
         """The last deltas: all that is held back."""
@@ -173,8 +175,3 @@ class AnswerChoice:
         """It has ended; text that comes all the same passes unchanged."""
         self.finished = True
         self.normalizer = Normalizer(self.normalizer.told)
-
-
-def _blanks_after(text: str) -> str:
-    """The white space at the end of a text."""
-    return text[len(text.rstrip()) :]

@@ -41,6 +41,16 @@ def in_words(spec: FormatSpec) -> FormatSpec:
     return replace(spec, unmarked="never", calls_in_reasoning="never")
 
 
+@lru_cache(maxsize=64)
+def _apart(spec: FormatSpec) -> FormatSpec:
+    """The format for reasoning that the engine keeps apart: a mark in it doesn't end it."""
+    return replace(spec, think=tuple((opening, _NO_MARK) for opening, _ in spec.think))
+
+
+_NO_MARK = "\0" * 64
+"""What no model writes."""
+
+
 class Reading(Struct, frozen=True, eq=False):
     """request: the client's. spec: the format in which the model writes calls; see `refusing`. reasoning_open: the
     text starts within the model's reasoning.
@@ -62,11 +72,11 @@ class Reading(Struct, frozen=True, eq=False):
 
     def text(self) -> Normalizer:
         """Reads the text of a choice."""
-        return self._normalizer(self.reasoning_open, self.guarded)
+        return self._normalizer(self.spec, self.reasoning_open, self.guarded)
 
     def thoughts(self) -> Normalizer:
         """Reads the reasoning that the engine keeps apart."""
-        return self._normalizer(True, False)
+        return self._normalizer(_apart(self.spec), True, False)
 
     def native(self, indices: Iterator[int], text: Normalizer) -> NativeCalls:
         """Reads the calls that the engine parsed. indices: numbers them. text: the reader of the same choice's text."""
@@ -88,9 +98,9 @@ class Reading(Struct, frozen=True, eq=False):
         # White space before a call is layout, so it waits for what follows.
         return bool(spec.think) and (text[-1].isspace() or any(opener[0] in text for opener in spec.openers))
 
-    def _normalizer(self, reasoning_open: bool, guarded: bool) -> Normalizer:
+    def _normalizer(self, spec: FormatSpec, reasoning_open: bool, guarded: bool) -> Normalizer:
         return normalizer(
-            self.spec,
+            spec,
             self.tools,
             reasoning_open=reasoning_open,
             allow_calls=self.request.tool_choice != "none",

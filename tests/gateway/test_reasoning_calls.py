@@ -9,7 +9,7 @@ import pytest
 
 from gateway.answer.normalize import Answer
 from gateway.wire.chat import ChatRequest
-from normalizers import get
+from normalizers import get, names
 from normalizers.write.render import render_calls
 from tests.normalizers.splits import tool
 
@@ -95,6 +95,39 @@ def test_with_more_behind_it_all_stays_reasoning(name: str) -> None:
             "calls": [],
             "reason": "stop",
         }
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_a_call_that_is_left_off_stays_reasoning(name: str) -> None:
+    """Streamed, its arguments ended with what the model never wrote, and the content came in shreds."""
+    call = written(name)
+    for cut in range(1, len(call), 3):
+        reasoning = f"I could {call[:cut]}"
+        clean = {"content": "No, never.", "reasoning": reasoning, "calls": [], "reason": "stop"}
+        assert both(name, reasoning, "No, never.") == clean
+
+
+@pytest.mark.parametrize("name", [name for name in names() if get(name).think])
+@pytest.mark.parametrize("content", ["", "So much for that."])
+def test_marks_in_it_do_not_end_it(name: str, content: str) -> None:
+    """Not its format's, and for `auto` nobody's: the engine has said what is reasoning."""
+    spec = get(name)
+    opener = spec.openers[0] if spec.openers else "<tool_call>"
+    for mark in dict.fromkeys((*(mark for pair in spec.think for mark in pair), *spec.drop[:2])):
+        for reasoning in (
+            f'The "{mark}" mark, and the {opener} mark, are markup. ',
+            f"The {opener} mark, and the {mark} mark, are markup.\n",
+            f"{opener} {mark}",
+        ):
+            clean = {"content": content, "reasoning": reasoning, "calls": [], "reason": "stop"}
+            assert both(name, reasoning, content) == clean
+
+
+def test_a_call_before_a_mark_waits_for_the_end_too() -> None:
+    """A mark that is dropped shows that the call before it counts, unless more follows the reasoning."""
+    reasoning = f"I look it up. {written('deepseek_v31')}<｜end▁of▁sentence｜>"
+    assert both("deepseek_v31", reasoning)["calls"] == [["get_weather", '{"city": "Paris"}']]
+    assert both("deepseek_v31", reasoning, "No.")["calls"] == []
 
 
 @pytest.mark.parametrize("name", FORMATS)
