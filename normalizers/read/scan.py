@@ -102,19 +102,23 @@ class Template:
     def __init__(self, source: str, *, tag: bool = False) -> None:
         atoms: list[str] = []
         full: list[str] = []
-        for piece in re.split(r"(\{\w+\}|[ \0])", _widened(source) if tag else source):
+        pieces = re.split(r"(\{\w+\}|[ \0])", _widened(source) if tag else source)
+        for at, piece in enumerate(pieces):
+            # Possessive: runs of white space side by side would be shared out in every way. A line break needs its own.
+            own = "" if "".join(pieces[at + 1 :]).lstrip(" \0")[:1].isspace() else "+"
             if piece == " " or piece == _BLANKS:
-                space = r"\s*" if piece == " " else r"[ \t]{0,8}"
+                space = (r"\s*" if piece == " " else r"[ \t]{0,8}") + own
                 atoms.append(space)
                 full.append(space)
             elif piece[:1] == "{" and piece[-1] == "}":
                 field = piece[1:-1]
                 chars = _FIELDS[field]
-                atoms += (r"\s*", chars + "*", r"\s*")
-                # The field's class makes it possessive. White space around it is layout.
-                full.append(
-                    rf"\s*(?P<{field}>{chars}*[^\s<>\"']|)\s*" if field == "key" else rf"\s*(?P<{field}>{chars}+)\s*"
-                )
+                some, begun = f"{chars}+", f"{chars}*"
+                if field == "key":
+                    some, begun = rf"{chars}*[^\s<>\"']|", rf"(?:{chars}*[^\s<>\"'])?"
+                # White space around a field is layout.
+                atoms += (r"\s*+", begun, r"\s*" + own)
+                full.append(rf"\s*+(?P<{field}>{some})\s*{own}")
             else:
                 atoms += map(re.escape, piece)
                 full.append(re.escape(piece))
