@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
-from math import isfinite
-from typing import Any, NoReturn
+from typing import Any
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.wire.chat import encode
 from gateway.wire.lenient import EscapeJoiner, joined, without_half_escapes
 from normalizers import Normalizer
 from normalizers.base import new_call_id
+from normalizers.values.strict_json import TooDeep, loads
 
 MAX_CHARACTERS = 4 << 20
 """The most characters of all calls of an answer. More end the answer with an error, whole and streamed."""
@@ -246,30 +246,17 @@ def _object(written: str) -> tuple[str, str]:
     if not written:
         return "{}", ""
     try:
-        value = _loads(written)
+        value = loads(written)
         if isinstance(value, str):  # some engines encode them twice
             written = without_half_escapes(joined(value)[0])
-            value = _loads(written)
+            value = loads(written)
+    except TooDeep:
+        return "", "nested_too_deep"
     except ValueError:
         return "", "syntax"
-    except RecursionError:
-        return "", "nested_too_deep"
     if value is None:
         return "{}", ""
     return (written, "") if isinstance(value, dict) else ("", "arguments_not_an_object")
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    """Few readers of JSON know a number that is larger than any other."""
-    value = float(digits)
-    return value if isfinite(value) else _refuse(digits)
-
-
-_loads = json.JSONDecoder(parse_constant=_refuse, parse_float=_finite).decode
 
 
 def _is_another(call: _Call, engine_id: str | None, name: str, arguments: str) -> bool:

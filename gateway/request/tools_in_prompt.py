@@ -77,7 +77,11 @@ def _as_text(message: Json, spec: FormatSpec, names: dict[str, str], place: str,
         native = [_call(call, f"{place}.tool_calls[{index}]") for index, call in enumerate(calls)]
         names |= {call.id: call.name for call in native}
         others = {key: value for key, value in message.items() if key != "tool_calls"}
-        content, written = message.get("content") or "", render_calls(spec, native)
+        content = message.get("content") or ""
+        try:
+            written = render_calls(spec, native)
+        except ValueError as error:
+            raise _malformed(f"{place}.tool_calls", str(error)) from None
         if isinstance(content, list):
             return {**others, "content": [*content, {"type": "text", "text": written}]}
         if not isinstance(content, str):

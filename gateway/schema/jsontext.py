@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any
 
+from normalizers.values.strict_json import loads as parse_json
 
-def parse_json(text: str | bytes) -> Any:
-    """Raises ValueError for text that isn't JSON or is nested too deeply."""
-    try:
-        return json.loads(text, parse_constant=_refuse)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
+__all__ = ["dump_json", "parse_json"]
 
 
 def dump_json(value: Any, *, sort_keys: bool = False) -> str:
@@ -28,10 +24,6 @@ def dump_json(value: Any, *, sort_keys: bool = False) -> str:
     except (TypeError, RecursionError) as error:
         raise ValueError(str(error)) from error
     return text
-
-
-def _refuse(constant: str) -> NoReturn:
-    raise ValueError(f"{constant} is not a JSON value")
 
 
 def _plain(value: object) -> dict[Any, Any]:

@@ -16,7 +16,7 @@ from normalizers.read.json_calls import JsonCalls
 from normalizers.read.region import Region
 from normalizers.read.scan import MAX_BLANKS, Wait, match_template, partial_suffix, skip_space, templates
 from normalizers.spec import ElementSyntax, FormatSpec
-from normalizers.values.coerce import SchemaIndex, schema_part, schema_types, text_value
+from normalizers.values.coerce import SchemaIndex, read_json, schema_part, schema_types, text_value
 from normalizers.values.loose_json import MAX_DEPTH, Malformed
 
 _TAG = re.compile(r"<(/?)([^<>/\n][^<>\n]{0,199})>")
@@ -261,8 +261,8 @@ class ElementCalls(Region):
 def _scalar(text: str, types: frozenset[str] | None, *, nested: bool) -> str:
     """The JSON of a text. types: that its schema accepts, None if nothing declares it."""
     if types is None:
-        if nested and _SCALAR.fullmatch(text.strip()):
-            return text.strip()
+        if nested and _SCALAR.fullmatch(text.strip()) and (value := read_json(text)) is not None:
+            return value
         return json.dumps(text, ensure_ascii=False)
     if "string" not in types and not text.strip():
         for kind, empty in (("array", "[]"), ("object", "{}")):

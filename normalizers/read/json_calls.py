@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import re
-from json import JSONDecodeError
 
 from normalizers.base import CallWriter
 from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
@@ -330,7 +329,7 @@ def _may_be_call_key(text: str) -> bool:
 def _loads(raw: str) -> object:
     try:
         return json.loads(raw, strict=False)
-    except JSONDecodeError:
+    except (ValueError, RecursionError):  # also for an integer of 5,000 digits
         if len(raw) > 1 and raw[0] == raw[-1] == "'":
             return raw[1:-1].replace("\\'", "'")
         if len(raw) > 1 and CURLY.get(raw[0]) == raw[-1]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -13,6 +12,7 @@ from normalizers.read.scan import Wait
 from normalizers.spec import FormatSpec
 from normalizers.values.coerce import SchemaIndex
 from normalizers.values.fit import fits
+from normalizers.values.strict_json import loads
 
 
 @dataclass(slots=True)
@@ -100,7 +100,10 @@ class Trial(CallWriter):
         return all(self._fits(call) for call in self.calls[first:])
 
     def _fits(self, call: HeldCall) -> bool:
-        arguments, schema = json.loads(call.arguments), self._schemas.schema(call.name)
+        try:
+            arguments, schema = loads(call.arguments), self._schemas.schema(call.name)
+        except ValueError:
+            return False
         lists_tool = {"type", "properties"} <= arguments.keys() - self._schemas.parameters(call.name).keys()
         return not lists_tool and fits(arguments, schema)
 

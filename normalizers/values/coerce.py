@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
+from normalizers.values.strict_json import loads
+
 _ALIASES = {
     "str": "string",
     "text": "string",
@@ -335,10 +337,10 @@ def _number(word: str, types: frozenset[str]) -> str | None:
 
 
 def read_json(text: str) -> str | None:
-    """The text itself if it is JSON with finite numbers; else None."""
+    """The text itself if it is strict JSON; else None."""
     try:
-        json.loads(text, parse_constant=_refuse, parse_float=_finite)
-    except (ValueError, RecursionError):
+        loads(text)
+    except ValueError:
         return None
     return text.strip()
 
@@ -357,18 +359,6 @@ def read_container(text: str) -> str | None:
     except ValueError:
         return None
     return None if inner is None else read_json(inner)
-
-
-def _finite(number: str) -> float:
-    from normalizers.values.literals import json_number
-
-    if json_number(number) is None:
-        raise ValueError(number)
-    return float(number)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(constant)
 
 
 _TYPES = frozenset({"string", "integer", "number", "boolean", "null", "array", "object"})

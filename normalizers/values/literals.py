@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 import unicodedata
 from json.encoder import encode_basestring
 
@@ -22,6 +23,7 @@ CONSTANTS = {
     "Null": "null",
 }
 
+_MAX_DIGITS = sys.int_info.default_max_str_digits
 _DECIMAL = re.compile(r"([+-]?)(\d(?:_?\d)*)?(?:(\.)(\d(?:_?\d)*)?)?([eE][+-]?\d(?:_?\d)*)?", re.ASCII)
 _RADIX = re.compile(r"([+-]?)(0[xX][0-9a-fA-F_]+|0[oO][0-7_]+|0[bB][01_]+)")
 _SIMPLE = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "a": "\a", "v": "\v"}
@@ -43,9 +45,9 @@ def json_number(text: str) -> str | None:
     """The JSON number for a number in any Python spelling, digit for digit; None if it isn't one.
 
     Repairs leading zeros, ``+``, ``_``, ``1.`` and ``.5``. Refuses a value beyond a double's range,
-    which JSON readers would turn into infinity.
+    which JSON readers would turn into infinity, and an integer that is longer than Python reads.
     """
-    if text.isdigit() and text.isascii() and text[0] != "0":
+    if text.isdigit() and text.isascii() and text[0] != "0" and len(text) <= _MAX_DIGITS:
         return text
     if match := _DECIMAL.fullmatch(text):
         sign, whole, dot, fraction, exponent = match.groups()
@@ -56,9 +58,8 @@ def json_number(text: str) -> str | None:
             number += "." + (fraction or "0").replace("_", "")
         if exponent:
             number += exponent.replace("_", "")
-            if math.isinf(float(number)):
-                return None
-        return number
+        beyond = math.isinf(float(number)) if dot or exponent else len(number) > _MAX_DIGITS
+        return None if beyond else number
     if match := _RADIX.fullmatch(text):
         try:
             return ("-" if match[1] == "-" else "") + str(int(match[2], 0))

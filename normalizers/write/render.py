@@ -21,10 +21,14 @@ _BARE_KEY = re.compile(r"[\w$](?:[\w.\-/ $]*[\w$])?")
 def render_calls(spec: FormatSpec, calls: Sequence[ToolCall | Mapping[str, Any]]) -> str:
     """The assistant's text for these calls: ``parse(render_calls(spec, calls)) == calls``.
 
-    A call is a `ToolCall` or an OpenAI tool call. Raises ValueError if its arguments aren't a JSON object.
+    A call is a `ToolCall` or an OpenAI tool call. Raises ValueError if its arguments aren't a JSON object, or
+    are nested too deeply.
     """
     layout = layout_of(spec)
-    written = [_call(spec, layout, index, call) for index, call in enumerate(calls)]
+    try:
+        written = [_call(spec, layout, index, call) for index, call in enumerate(calls)]
+    except RecursionError:
+        raise ValueError("the arguments are nested too deeply") from None
     if not written:
         return ""
     closing = layout.closing + (layout.behind_several if len(written) > 1 else "")

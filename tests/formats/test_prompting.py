@@ -60,6 +60,16 @@ def test_a_tool_that_no_call_could_name_is_refused(tool: dict[str, Any]) -> None
             id="no name",
         ),
         pytest.param(
+            {"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": f'{{"a": {"[" * 600}{"]" * 600}}}'}}]},
+            "messages[1].tool_calls: the arguments are nested too deeply",
+            id="nested too deeply",
+        ),
+        pytest.param(
+            {"tool_calls": [{"id": "a", "function": {"name": "f", "arguments": f'{{"a": {"1" * 5000}}}'}}]},
+            "messages[1].tool_calls: ",
+            id="an integer too long to read",
+        ),
+        pytest.param(
             {"content": 5, "tool_calls": [{"id": "a", "function": {"name": "f"}}]},
             "messages[1].content: expected a text or a list of parts",
             id="content that is none",
