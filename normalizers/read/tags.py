@@ -95,6 +95,7 @@ class TagCalls(Region):
         "_stopped",
         "_streams",
         "_text",
+        "_types",
         "_unquote",
         "_wrapped",
         "_wraps",
@@ -122,6 +123,8 @@ class TagCalls(Region):
         self._given: set[str] = set()
         self._seen = False
         self._key = ""
+        self._types: frozenset[str] | None = None
+        """What the present value may be, by its schema and its tag."""
         self._text: list[str] = []
         self._special = syntax.special
         self._unquote = syntax.unquote
@@ -232,7 +235,9 @@ class TagCalls(Region):
     def _begin_value(self, key: str, string: str | None) -> None:
         arguments = self._arguments
         types = self._schemas.types(arguments.name, key)
-        self._key = key
+        if string in ("true", "string") and types is not None and "string" in types:
+            types = _STRING
+        self._key, self._types = key, types
         self._json = string not in (None, "true", "string")
         self._wraps = (
             key in _WRAPPERS
@@ -412,12 +417,12 @@ class TagCalls(Region):
         name = arguments.name
         if self._wraps and self._unwrap(text):
             return
-        types = self._schemas.types(name, self._key)
+        types = self._types
         if self._unquote and len(text) > 1 and text[0] == text[-1] == '"' and (types is None or "string" in types):
             value = read_json(text) or json.dumps(text[1:-1], ensure_ascii=False)
         else:
             value = (read_json(text) if self._json and types != _STRING else None) or self._schemas.text(
-                name, self._key, text
+                name, self._key, text, types
             )
         arguments.argument(self._key)
         arguments.value(value)

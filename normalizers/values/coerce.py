@@ -94,8 +94,8 @@ class SchemaIndex:
         """The JSON text `value`, coerced to a type that the parameter accepts if possible."""
         return coerced(value, self.types(tool, key))
 
-    def text(self, tool: str, key: str, text: str) -> str:
-        """The JSON of an argument that the model wrote as plain text.
+    def text(self, tool: str, key: str, text: str, types: frozenset[str] | None) -> str:
+        """The JSON of an argument that the model wrote as plain text. types: of those that it may have.
 
         Quotes and white space around a string aren't part of it if only the string without them is one that the
         schema lists.
@@ -104,7 +104,7 @@ class SchemaIndex:
         if choices and text not in choices:
             word = text.strip()
             text = next((choice for choice in (word, _unquoted(word)) if choice in choices), text)
-        return text_value(text, self.types(tool, key))
+        return text_value(text, types)
 
     def positional(self, tool: str, position: int) -> str | None:
         """The key of the argument at that position; None if the order is in doubt.
@@ -329,11 +329,10 @@ def read_text(text: str, types: frozenset[str]) -> str | None:
 def _number(word: str, types: frozenset[str]) -> str | None:
     from normalizers.values.literals import json_number  # its patterns take a millisecond to compile
 
-    if "number" in types:
-        return json_number(word)
-    whole = _WHOLE.fullmatch(word)
-    # The schema decides about `3.0` if it can't be a string.
-    return json_number(whole[1]) if whole and (not whole[2] or "string" not in types) else None
+    whole = None if "number" in types else _WHOLE.fullmatch(word)
+    number = json_number(whole[1] if whole else word) if whole or "number" in types else None
+    # What may be a string is a number only if JSON spells it so: `007` is a code.
+    return number if "string" not in types or number == word else None
 
 
 def read_json(text: str) -> str | None:

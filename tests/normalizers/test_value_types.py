@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from normalizers import normalizer
+from normalizers import get, normalizer
+from normalizers.write.render import render_calls
 from tests.normalizers.splits import parse
 
 NULL = {"type": "null"}
@@ -27,6 +28,8 @@ SCHEMAS: dict[str, Any] = {
     "maybe unit": {"anyOf": [REFERENCE, NULL]},
     "unit or text": {"anyOf": [REFERENCE, {"type": "string", "minLength": 9}]},
     "integer or string": {"type": ["integer", "string"]},
+    "number or string": {"type": ["number", "string"]},
+    "object or string": {"anyOf": [{"type": "string"}, {"type": "object"}]},
     "boolean or string": {"type": ["boolean", "string"]},
     "boolean or integer": {"type": ["boolean", "integer"]},
     "anything": {},
@@ -55,6 +58,11 @@ TEXTS: list[tuple[str, str, Any]] = [
     ("number", "'2.5'", 2.5),
     ("integer or string", "3.0", "3.0"),
     ("integer or string", '"3"', '"3"'),
+    ("integer or string", "00123", "00123"),
+    ("integer or string", "123", 123),
+    ("integer or string", "+1", "+1"),
+    ("number or string", "1.", "1."),
+    ("number or string", "1.50", 1.5),
     ("maybe integer", "3.0", 3),
     ("boolean", "1", True),
     ("boolean", "0", False),
@@ -145,6 +153,35 @@ QUOTED = {
 def test_text_between_tags(row: tuple[str, str, Any], format: str) -> None:
     schema, text, expected = row
     assert same(value(format, TAGGED[format] % text, schema), expected)
+
+
+# What a tag calls a string, where the schema takes a string and more.
+STRINGS = [
+    ("integer or string", "00123"),
+    ("integer or string", "7"),
+    ("number or string", "1e3"),
+    ("boolean or string", "true"),
+    ("maybe string", "null"),
+    ("maybe string", "None"),
+    ("object or string", '{"a": 1}'),
+    ("unit or text", "null"),
+    ("anything", "null"),
+]
+
+
+@pytest.mark.parametrize("format", ["deepseek_v32", "deepseek_v41", "kimi_k3", "k2_horizon"])
+@pytest.mark.parametrize(("schema", "text"), STRINGS)
+def test_a_tag_that_says_string_is_believed(schema: str, text: str, format: str) -> None:
+    written = render_calls(get(format), [{"name": "f", "arguments": json.dumps({"a": text})}])
+    if format == "k2_horizon":
+        written = written.replace("</ifm|arg_key>", "</ifm|arg_key><ifm|arg_type>string</ifm|arg_type>")
+    assert value(format, written, schema) == text
+
+
+@pytest.mark.parametrize("format", ["deepseek_v32", "kimi_k3"])
+def test_where_the_schema_takes_no_string_it_decides(format: str) -> None:
+    written = render_calls(get(format), [{"name": "f", "arguments": '{"a": "3"}'}])
+    assert value(format, written, "integer") == 3
 
 
 @pytest.mark.parametrize("format", QUOTED)
