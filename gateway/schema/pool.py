@@ -156,30 +156,40 @@ class _Process:
         """Raises Unchecked if the process ends over the question, or doesn't answer and is ended."""
         with self._lock:
             process = self._running()
-            assert process.stdin is not None
-            assert process.stdout is not None
-            deadline = monotonic() + ANSWER_SECONDS
-            answer = b""
-            rest = memoryview(line)
-            pipe_in, pipe_out = process.stdin.fileno(), process.stdout.fileno()
-            while not answer.endswith(b"\n"):
-                left = max(0.0, deadline - monotonic())
-                readable, writable, _ = select.select([pipe_out], [pipe_in] if rest else [], [], left)
-                if not readable and not writable:
-                    process.kill()
-                    process.wait()
-                    raise Unchecked(f"it gave no result within {ANSWER_SECONDS:g} s")
-                if writable:
-                    try:
-                        rest = rest[os.write(pipe_in, rest) :]
-                    except BrokenPipeError:
-                        rest = rest[len(rest) :]
-                if readable:
-                    part = os.read(pipe_out, 1 << 16)
-                    if not part:
-                        raise self._ended(process.wait(), seconds)
-                    answer += part
-            return answer
+            try:
+                return self._exchange(process, line, seconds)
+            except BaseException:
+                process.kill()  # else the next question would get what is left of this one's answer
+                process.wait()
+                raise
+
+    def _exchange(self, process: subprocess.Popen[bytes], line: bytes, seconds: float) -> bytes:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        deadline = monotonic() + ANSWER_SECONDS
+        answer = b""
+        rest = memoryview(line)
+        pipe_in, pipe_out = process.stdin.fileno(), process.stdout.fileno()
+        poll = select.poll()  # select.select knows no file beyond the 1,024th
+        poll.register(pipe_in, select.POLLOUT)
+        poll.register(pipe_out, select.POLLIN)
+        while not answer.endswith(b"\n"):
+            ready = dict(poll.poll(1000 * max(0.0, deadline - monotonic())))
+            if not ready:
+                raise Unchecked(f"it gave no result within {ANSWER_SECONDS:g} s")
+            if pipe_in in ready:
+                try:
+                    rest = rest[os.write(pipe_in, rest) :]
+                except BrokenPipeError:
+                    rest = rest[len(rest) :]
+                if not rest:
+                    poll.unregister(pipe_in)
+            if pipe_out in ready:
+                part = os.read(pipe_out, 1 << 16)
+                if not part:
+                    raise self._ended(process.wait(), seconds)
+                answer += part
+        return answer
 
     def _ended(self, code: int, seconds: float) -> Exception:
         if self._closed:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import resource
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -15,15 +13,6 @@ from tests.patience import PATIENCE
 from .server import Gathering, serve
 
 CALLS = 1000
-
-
-@pytest.fixture
-def many_files() -> Iterator[None]:
-    """Each call takes two descriptors here. mlx_lm lowers the limit of the process that imports it to 2048."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 @pytest.mark.usefixtures("many_files")

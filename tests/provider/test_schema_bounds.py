@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from time import process_time
 from typing import Any
 
@@ -76,6 +77,19 @@ def test_a_queue_that_is_too_long_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr("gateway.schema.checker.pool", pool.Pool(0))  # none is ever free
     with pytest.raises(ProviderRateLimit, match="too many"):
         Schema('{"uniqueItems": true}').fault([])
+
+
+@pytest.mark.usefixtures("many_files")
+def test_other_open_files_do_not_matter() -> None:
+    """More of them than `select` knows."""
+    one = pool.Pool(1)
+    others = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        assert one.compile('{"type": "string", "pattern": "a+"}').fault("b") is not None
+    finally:
+        for other in others:
+            os.close(other)
+        one.close()
 
 
 @pytest.mark.parametrize(

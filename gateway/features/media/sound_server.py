@@ -142,8 +142,10 @@ class Worker:
         """Ends this program if the model's process has ended by itself: the gateway starts it again."""
         assert self._process.stdout is not None
         out = self._process.stdout.fileno()
+        poll = select.poll()  # select.select knows no file beyond the 1,024th
+        poll.register(out, select.POLLIN)
         while b"\n" not in self._rest:
-            if not select.select([out], [], [], POLL_SECONDS)[0]:
+            if not poll.poll(1000 * POLL_SECONDS):
                 sign()
                 continue
             piece = os.read(out, 1024 * 1024)
