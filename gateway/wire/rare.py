@@ -34,7 +34,7 @@ def translated(fields: Mapping[str, Raw]) -> bytes | None:
 def _check(fields: Mapping[str, Raw]) -> None:
     check_ranges(fields)
     for name in ("max_tokens", "max_completion_tokens"):
-        if bytes(fields.get(name, b"null")) == b"0":
+        if name in fields and decode(fields[name]) == 0:
             raise ProviderInvalidRequest(f"{name}: must be at least 1", param=name)
     for name, harmless, message in REFUSED:
         if name in fields and decode(fields[name]) not in harmless:
@@ -45,7 +45,7 @@ def check_ranges(fields: Mapping[str, Raw]) -> None:
     """Raises ProviderInvalidRequest for a penalty that no engine takes as it is."""
     for name, maximum in RANGES.items():
         value = decode(fields[name]) if name in fields else None
-        if value is not None and not (isinstance(value, int | float) and abs(value) <= maximum):
+        if value is not None and not (type(value) in (int, float) and abs(value) <= maximum):
             raise ProviderInvalidRequest(f"{name}: must be a number from -{maximum} to {maximum}", param=name)
 
 

@@ -42,6 +42,8 @@ REFUSED: dict[str, tuple[str, dict[str, Any]]] = {
     "no tokens in today's word": ("max_completion_tokens", {"max_completion_tokens": 0}),
     "presence": ("presence_penalty", {"presence_penalty": 2.1}),
     "frequency": ("frequency_penalty", {"frequency_penalty": -3}),
+    "a penalty that is true": ("presence_penalty", {"presence_penalty": True}),
+    "a penalty that is false": ("frequency_penalty", {"frequency_penalty": False}),
     "a penalty of text": ("frequency_penalty", {"frequency_penalty": "much"}),
     "custom tool": ("tools[0].type", {"tools": [{"type": "custom", "custom": {"name": "f"}}]}),
     "a tool's schema": (
@@ -82,6 +84,13 @@ def test_refused_by_name(real: str, name: str) -> None:
     assert (error["param"], error["message"].partition(":")[0]) == (param, param)
     assert "engine" not in error["message"].partition(":")[0]
     assert answer.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize("name", ["max_tokens", "max_completion_tokens"])
+def test_no_tokens_with_a_sign(real: str, name: str) -> None:
+    body = json.dumps({"model": "tiny", "messages": HELLO, name: 0}).replace(f'"{name}": 0', f'"{name}": -0')
+    answer = httpx.post(f"{real}/v1/chat/completions", content=body, timeout=PATIENCE)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
 
 
 HARMLESS: dict[str, dict[str, Any]] = {
