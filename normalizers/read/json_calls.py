@@ -145,6 +145,8 @@ class JsonCalls(Region):
             self._begin_arguments(name)
             self._state = type(self)._read_arguments
             return pos
+        if self._bare and self._key in self._name_keys and char not in _QUOTES:
+            raise Malformed(NOT_A_CALL)
         self._raw = []
         self._raw_depth = 0
         self._state = type(self)._read_value
@@ -190,7 +192,7 @@ class JsonCalls(Region):
                     end -= 1
                 self._raw.append(text[start:end])
                 if self._bare and self._key in self._name_keys:
-                    self._check_name()
+                    self._check_name(self._raw[-1])
                 self._wait = True
                 return end
             piece, pos = found.group(), found.end()
@@ -216,10 +218,10 @@ class JsonCalls(Region):
                     return found.start()
                 self._raw_depth -= piece in "}]"
 
-    def _check_name(self) -> None:
-        """Raises `Malformed` if the name so far can't be that of a tool, so that no other JSON is held back."""
-        name = "".join(self._raw).strip()
-        if name[:1] in _QUOTES and not self._calls.expects(name.strip(_QUOTES)):
+    def _check_name(self, piece: str) -> None:
+        """Raises `Malformed` if the name that goes on with this piece can't be that of a tool, so that no other JSON is
+        held back."""
+        if piece.strip().strip(_QUOTES) and not self._calls.expects("".join(self._raw).strip().strip(_QUOTES)):
             raise Malformed(NOT_A_CALL)
 
     def _ends_string(self, quote: str, text: str, pos: int, final: bool) -> bool:

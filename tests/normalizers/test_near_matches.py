@@ -12,7 +12,7 @@ import pytest
 
 from normalizers import FormatSpec, fold, get, names, normalizer
 from normalizers.spec import ElementSyntax, NamedSyntax, TagSyntax
-from tests.normalizers.splits import tool
+from tests.normalizers.splits import parse, tool
 
 TOOLS = [tool("f", key="string")]
 VALUES = {"name": "f", "key": "key", "id": "f:0", "index": "1", "string": "true", "type": "string"}
@@ -57,3 +57,28 @@ def test_white_space_in_a_tag_is_read_once(name: str) -> None:
                     text = before + begun + blanks + end
                     folded = fold(parser.feed(text) + parser.finish("stop"))
                     assert len(folded.content) <= len(text)
+
+
+NO_NAMES = {
+    "a list": "[" + "1," * 500_000,
+    "digits": "1" * 1_000_000,
+    "quotes": '"' * 1_000_000,
+    "white space": '"f"' + " " * 1_000_000,
+}
+
+
+@pytest.mark.parametrize("rest", NO_NAMES)
+def test_a_name_in_pieces_is_looked_at_once(rest: str) -> None:
+    """JSON without marks whose name never ends: the name so far was joined for each piece."""
+    text = f'{{"name": {NO_NAMES[rest]}'
+    parser = normalizer("hermes", TOOLS)
+    events = [event for at in range(0, len(text), 4) for event in parser.feed(text[at : at + 4])]
+    folded = fold(events + parser.finish("stop"))
+    assert (folded.content, folded.tool_calls) == (text, [])
+
+
+@pytest.mark.parametrize("rest", ["[1, 2]}", "5}", "null}", '"g"}', '"f" g}', "x}", "{}}"])
+def test_json_whose_name_is_none_is_text_at_once(rest: str) -> None:
+    parser = normalizer("hermes", TOOLS)
+    assert fold(parser.feed(f'{{"name": {rest[:-1]}')).content == f'{{"name": {rest[:-1]}'
+    parse("hermes", f'{{"name": {rest}', TOOLS, unknown_tools="refuse")
