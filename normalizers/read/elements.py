@@ -40,7 +40,7 @@ class _Element:
 
 
 class ElementCalls(Region):
-    __slots__ = ("_call", "_call_end", "_item", "_open", "_raw", "_root", "_seen", "_sign")
+    __slots__ = ("_call", "_end", "_item", "_open", "_raw", "_root", "_sign")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
@@ -51,8 +51,8 @@ class ElementCalls(Region):
         self._sign = syntax.mark
         self._item = syntax.item
         self._call = templates(tuple(syntax.mark + call for call in syntax.call))
-        self._call_end = syntax.mark + syntax.call_end
-        self._seen = False
+        self._end = syntax.mark + syntax.call_end
+        self._call_end = self._stops = (self._end,)
         self._open: list[_Element] = []
         self._raw = False
         """The argument is text alone, so tags in it are text, too."""
@@ -89,9 +89,9 @@ class ElementCalls(Region):
         if pos == len(text):
             self._wait = True
             return pos
-        if text.startswith(self._call_end, pos):
-            self._complete(text, pos + len(self._call_end))
-            return pos + len(self._call_end)
+        if text.startswith(self._end, pos):
+            self._complete(text, pos + len(self._end))
+            return pos + len(self._end)
         if (end := self._marker(text, pos, final)) is not None:
             self._complete(text, pos)
             return self._end_region(text, pos, end)
@@ -115,11 +115,6 @@ class ElementCalls(Region):
         if not final and (at == len(text) or _TAG_START.match(text, at)):
             raise Wait
         return None
-
-    def _complete(self, text: str, end: int) -> None:
-        self._end_call(text, end)
-        self._seen = True
-        self._state = type(self)._begin
 
     # -- values --------------------------------------------------------------------------------
 
@@ -164,8 +159,8 @@ class ElementCalls(Region):
     def _ends_call(self, text: str, at: int, final: bool) -> bool:
         """Whether the tag at `at` ends the call, and so an argument without its own end: it does if what follows shows
         that it does its work. Raises `Wait`."""
-        ends = text.startswith(self._call_end, at)
-        literal = self._call_end if ends else next((mark for mark in self._close if text.startswith(mark, at)), "")
+        ends = text.startswith(self._end, at)
+        literal = self._end if ends else next((mark for mark in self._close if text.startswith(mark, at)), "")
         if not literal:
             return False
         end = at + len(literal)
@@ -244,18 +239,6 @@ class ElementCalls(Region):
             return False
         self._complete(text, pos)
         return True
-
-    def _skip(self, text: str, pos: int, final: bool) -> int:
-        at, literal = self._skip_call(text, pos, final, (self._call_end,))
-        if not literal:
-            self._wait = True
-            return at
-        if literal == self._call_end:
-            at += len(literal)
-        self._refuse(text, at)
-        self._seen = True
-        self._state = type(self)._begin
-        return at
 
 
 def _scalar(text: str, types: frozenset[str] | None, *, nested: bool) -> str:

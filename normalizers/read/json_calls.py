@@ -45,7 +45,6 @@ class JsonCalls(Region):
         "_raw",
         "_raw_depth",
         "_reader",
-        "_seen",
     )
 
     def __init__(
@@ -56,7 +55,6 @@ class JsonCalls(Region):
         self._argument_keys = ARGUMENT_KEYS.union(spec.keys[1:])
         self._depth = 0
         self._in_string = ""
-        self._seen = False
         self._reset()
 
     def _reset(self) -> None:
@@ -255,10 +253,8 @@ class JsonCalls(Region):
             self._late = None
             self._begin_arguments(self._name)
             self._write_late(late)
-        self._end_call(text, end)
+        super()._complete(text, end)
         self._reset()
-        self._state = type(self)._begin
-        self._seen = True
 
     def _write_late(self, raw: str | None) -> None:
         """Write arguments that came before the name, as a string of JSON, or not at all."""

@@ -27,7 +27,7 @@ _CHANNEL = re.compile(r"<\|channel\|>\s*(\w+)")
 
 
 class Messages(Region):
-    __slots__ = ("_heads", "_kind", "_reader", "_stops", "_syntax")
+    __slots__ = ("_heads", "_kind", "_reader", "_syntax")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""

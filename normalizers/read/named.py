@@ -35,7 +35,7 @@ def tool_name(written: str, declared: SchemaIndex) -> str:
 
 
 class NamedCalls(Region):
-    __slots__ = ("_armed", "_head", "_marked", "_notation", "_opens", "_reader", "_seen", "_stops", "_tail")
+    __slots__ = ("_armed", "_head", "_marked", "_notation", "_opens", "_reader", "_tail")
 
     def __init__(
         self, spec: FormatSpec, writer: CallWriter, schemas: SchemaIndex, *, bare: bool, opener: str = ""
@@ -51,7 +51,6 @@ class NamedCalls(Region):
         leads = tuple(head.lead for head in self._head if head.lead)
         self._stops = (*dict.fromkeys((*syntax.tail, *leads, *spec.open)),)
         self._reader: ObjectReader | None = None
-        self._seen = False
         self._armed = True
 
     def _string_stop(self) -> Search | None:
@@ -149,23 +148,11 @@ class NamedCalls(Region):
         return True
 
     def _complete(self, text: str, end: int) -> None:
-        self._end_call(text, end)
+        super()._complete(text, end)
         self._reader = None
-        self._seen = True
         self._armed = False
-        self._state = type(self)._begin
 
     # -- failures ------------------------------------------------------------------------------
 
     def _prepare_skip(self) -> None:
         self._reader = None
-
-    def _skip(self, text: str, pos: int, final: bool) -> int:
-        at, literal = self._skip_call(text, pos, final, self._stops)
-        if not literal:
-            self._wait = True
-            return at
-        self._refuse(text, at)
-        self._seen = True
-        self._state = type(self)._begin
-        return at

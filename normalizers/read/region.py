@@ -39,6 +39,7 @@ class Region:
         "_arguments",
         "_bare",
         "_blanks",
+        "_call_end",
         "_calls",
         "_close",
         "_close_heads",
@@ -49,10 +50,12 @@ class Region:
         "_longest",
         "_mark",
         "_schemas",
+        "_seen",
         "_skipped",
         "_span",
         "_spec",
         "_state",
+        "_stops",
         "_taken",
         "_undeclared",
         "_wait",
@@ -98,6 +101,11 @@ class Region:
         self.stop: Search | None = None
         self._code = ""
         self._skipped = False
+        self._seen = False
+        """A call has been read."""
+        self._call_end: tuple[str, ...] = ()
+        self._stops: tuple[str, ...] = ()
+        """What a malformed call ends before, or with if it is in `_call_end`."""
         self._wait = False
         self._state: Callable[[Any, str, int, bool], int] = type(self)._begin
         """A method of the class: one of this object would keep it alive until Python's collector comes by."""
@@ -195,7 +203,22 @@ class Region:
 
     def _skip(self, text: str, pos: int, final: bool) -> int:
         """Read to the end of a malformed call, then `_refuse`."""
-        raise NotImplementedError
+        at, literal = self._skip_call(text, pos, final, self._stops)
+        if not literal:
+            self._wait = True
+            return at
+        if literal in self._call_end:
+            at += len(literal)
+        self._refuse(text, at)
+        self._seen = True
+        self._state = type(self)._begin
+        return at
+
+    def _complete(self, text: str, end: int) -> None:
+        """End the present call, and go on to the next."""
+        self._end_call(text, end)
+        self._seen = True
+        self._state = type(self)._begin
 
     def _string_stop(self) -> Search | None:
         """In a string, the search for any character that JSON spells differently."""

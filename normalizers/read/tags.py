@@ -71,7 +71,6 @@ class TagCalls(Region):
 
     __slots__ = (
         "_call",
-        "_call_end",
         "_calls_begin",
         "_cdata",
         "_closers",
@@ -90,7 +89,6 @@ class TagCalls(Region):
         "_newline",
         "_parameter",
         "_reader",
-        "_seen",
         "_special",
         "_stopped",
         "_streams",
@@ -113,7 +111,9 @@ class TagCalls(Region):
         self._end = templates(syntax.parameter_end, tags=True)
         self._end_head = syntax.parameter_end[0][0]
         # Only the shortest: where one begins like another, the split would decide which of them is found.
-        self._call_end = tuple(end for end in syntax.call_end if not end.startswith(_others(syntax.call_end, end)))
+        self._call_end = self._stops = tuple(
+            end for end in syntax.call_end if not end.startswith(_others(syntax.call_end, end))
+        )
         self._ends_call = templates(syntax.call_end, tags=True)
         self._closers = templates(spec.close)
         self._calls_begin = _leads(syntax.call)
@@ -121,7 +121,6 @@ class TagCalls(Region):
         leads = (source.partition("{")[0] for source in syntax.call)
         self._json_leads = tuple(dict.fromkeys(lead for lead in leads if lead and syntax.call_end))
         self._given: set[str] = set()
-        self._seen = False
         self._key = ""
         self._types: frozenset[str] | None = None
         """What the present value may be, by its schema and its tag."""
@@ -220,11 +219,6 @@ class TagCalls(Region):
         else:
             self._wait = True
         return pos
-
-    def _complete(self, text: str, end: int) -> None:
-        self._end_call(text, end)
-        self._seen = True
-        self._state = type(self)._begin
 
     def _key_in(self, parameter: re.Match[str]) -> str:
         key = parameter["key"].strip()
@@ -449,15 +443,3 @@ class TagCalls(Region):
             return False
         self._complete(text, pos)
         return True
-
-    def _skip(self, text: str, pos: int, final: bool) -> int:
-        at, literal = self._skip_call(text, pos, final, self._call_end)
-        if not literal:
-            self._wait = True
-            return at
-        if literal in self._call_end:
-            at += len(literal)
-        self._refuse(text, at)
-        self._seen = True
-        self._state = type(self)._begin
-        return at
