@@ -64,7 +64,8 @@ class API:
         self._services = services
         self._background = background
         self._apply()
-        gateway.on_change(self._apply)
+        self.keyring.anybody()  # an unreadable file of keys ends the start, but no reload
+        gateway.on_change(lambda: self._apply(self.keyring.needed))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -149,21 +150,18 @@ class API:
         tenant.set(principal.tenant)
         await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
 
-    def _apply(self) -> None:
-        """Applies the gateway's current configuration."""
-        server = self.chat.gateway.config.server
-        self.keyring = self._keys()
+    def _apply(self, needed: bool = False) -> None:
+        """Applies the gateway's current configuration. needed: a key was needed until now."""
+        config = self.chat.gateway.config
+        server = config.server
+        file, fixed = KeyFile(config.state_dir / keys.FILE), [key.get_secret_value() for key in server.api_keys]
+        self.keyring = Keyring(fixed, LOCAL, file, always=needed or not server.is_private)
         self.access = Access(
             None if server.uds is not None else (server.host, *server.allowed_hosts), server.cors_origins
         )
         self.max_body = server.max_body_bytes
         self.max_connections = connections.maximum(server.max_connections)
         self.bodies.maximum = server.max_bodies_bytes
-
-    def _keys(self) -> Keyring:
-        config = self.chat.gateway.config
-        fixed = [key.get_secret_value() for key in config.server.api_keys]
-        return Keyring(fixed, LOCAL, KeyFile(config.state_dir / keys.FILE), always=not config.server.is_private)
 
     async def _lifespan(self, receive: Receive, send: Send) -> None:
         phase = "startup"
@@ -202,10 +200,10 @@ class API:
 
 
 def _is_stranger(authenticate: Callable[[Headers], Principal], headers: Headers) -> bool:
-    """Whether the caller needs a key and has none."""
+    """Whether the caller needs a key and has none, or nobody can tell."""
     try:
         authenticate(headers)
-    except ProviderAuthentication as error:
+    except GatewayError as error:
         return error.status != 403
     return False
 

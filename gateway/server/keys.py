@@ -9,14 +9,14 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
-from typing import Literal, get_args
+from typing import Annotated, Literal, get_args
 
 import msgspec
-from msgspec import Struct
+from msgspec import Meta, Struct
 
 from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
 from gateway.server.principal import Principal
@@ -63,7 +63,7 @@ class Key(Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_
     """The stored part of a key, which doesn't reveal the key."""
 
     id: str
-    digest: str
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
     """Hexadecimal SHA-256 of the key. A key has 256 random bits, so a slower digest would not make it safer."""
     tenant: str
     user: str
@@ -96,10 +96,10 @@ class KeyFile:
             raise ProviderUnavailable(message, code="keys_unreadable") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
-        """Changes whenever the file does; None without a file."""
+        """Changes whenever the file does; None without a file that can be seen."""
         try:
             stat = self.path.stat()
-        except FileNotFoundError:
+        except OSError:
             return None
         return stat.st_mtime_ns, stat.st_size, stat.st_ino
 
@@ -193,6 +193,7 @@ class KeyFile:
 class Keyring:
     """Maps keys to callers, and decides whether a key is needed. A server that once needed keys always does.
 
+    While the file can't be read, `anybody` and `principal` raise ProviderUnavailable.
     fixed: keys of `principal`, who is also the caller while no key is needed.
     always: a key is needed even if there is none yet.
     """
@@ -212,16 +213,19 @@ class Keyring:
         self._now = now
         self._polled = now()
         self._stamp = file.stamp()
-        self._known = self._fixed + _digests(file)
-        self._wanted = always or bool(self._known)
+        self._known = self._fixed
+        self.needed = always or bool(fixed)
+        """A key is needed."""
         self._last: tuple[bytes, Principal] | None = None
         """The key that was found last, with its caller: a comparison costs far less than a digest."""
+        with suppress(ProviderUnavailable):
+            self._read()
 
     def anybody(self) -> Principal | None:
         """The caller, if no key is needed."""
-        if self._now() - self._polled >= POLL_SECONDS:
+        if self._unread or self._now() - self._polled >= POLL_SECONDS:
             self._poll()
-        return None if self._wanted else self._nobody
+        return None if self.needed else self._nobody
 
     def principal(self, key: bytes | None) -> Principal:
         """The caller with this key; None: no key was sent. Raises ProviderAuthentication."""
@@ -248,14 +252,15 @@ class Keyring:
         """Reads the file if it has changed; returns whether it had."""
         self._polled = self._now()
         stamp = self._file.stamp()
-        if stamp == self._stamp:
+        if stamp == self._stamp and not self._unread:
             return False
-        self._known = self._fixed + _digests(self._file)
-        self._last = None
         self._stamp = stamp
-        self._wanted = self._wanted or bool(self._known)
+        self._read()
         return True
 
-
-def _digests(file: KeyFile) -> list[tuple[bytes, Principal]]:
-    return [(bytes.fromhex(key.digest), key.principal) for key in file.read()]
+    def _read(self) -> None:
+        self._unread = True  # if this raises, the next request tries again
+        self._known = self._fixed + [(bytes.fromhex(key.digest), key.principal) for key in self._file.read()]
+        self._unread = False
+        self._last = None
+        self.needed = self.needed or bool(self._known)

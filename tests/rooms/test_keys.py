@@ -10,10 +10,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
+from pydantic import SecretStr
 
+from gateway.api.entry import API
+from gateway.config import Config, Model, Server
+from gateway.core import Gateway
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderUnavailable
-from gateway.server.keys import POLL_SECONDS, KeyFile, Keyring, wanted
+from gateway.server.keys import FILE, POLL_SECONDS, KeyFile, Keyring, wanted
 from gateway.server.principal import LOCAL, Principal
+from gateway.services import Services
 from tests.cli.commands import config, ctxgate, environment
 from tests.patience import PATIENCE
 
@@ -128,12 +134,77 @@ def test_a_public_server_requires_a_key(file: KeyFile) -> None:
         keyring(file, always=True).principal(None)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"keys": 1}', '{"keys": [{"id": 1}]}', "\xff"])
-def test_a_broken_file_refuses_everybody(file: KeyFile, content: str) -> None:
-    file.add()
+ENTRY = {"id": "a", "tenant": "t", "user": "u", "scopes": ["*"], "created_at": "x", "digest": "not hexadecimal"}
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"keys": 1}', '{"keys": [{"id": 1}]}', "\xff", json.dumps({"keys": [ENTRY]})]
+)
+def test_a_broken_file_refuses_everybody_until_it_is_repaired(file: KeyFile, content: str) -> None:
+    clock, (_, key) = Clock(), file.add()
+    whole, running = file.path.read_bytes(), keyring(file, "fixed", clock=clock)
     file.path.write_text(content, encoding="latin-1")
+    clock.now += POLL_SECONDS
+    for ring in (running, keyring(file, "fixed", clock=clock)):
+        for given in (key.encode(), b"fixed", None, key.encode()):
+            with pytest.raises(ProviderUnavailable, match=r"keys\.json"):
+                ring.principal(given)
+    file.path.write_bytes(whole)
+    assert running.principal(key.encode()).tenant == "local"
+
+
+def test_a_folder_that_nobody_may_read_refuses_everybody(file: KeyFile, tmp_path: Path) -> None:
+    clock, (_, key) = Clock(), file.add()
+    ring = keyring(file, clock=clock)
+    file.path.parent.rename(tmp_path / "away")
+    file.path.parent.write_text("not a folder")
+    clock.now += POLL_SECONDS
     with pytest.raises(ProviderUnavailable, match=r"keys\.json"):
-        keyring(file)
+        ring.principal(key.encode())
+
+
+def served(folder: Path, *fixed: str) -> tuple[Gateway, API]:
+    models = {"e": Model(name="e", runtime="echo")}
+    server = Server(api_keys=tuple(map(SecretStr, fixed)))
+    config = Config(source=folder / "x", active_model="e", models=models, server=server, state_dir=folder)
+    gateway = Gateway(config)
+    return gateway, API(Services(gateway))
+
+
+async def test_a_reload_opens_no_server_that_asked_for_keys(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / FILE)
+    only, key = file.add()
+    gateway, api = served(tmp_path)
+    assert api.authenticate([(b"authorization", f"Bearer {key}".encode())]) == only.principal
+    file.revoke(only.id)
+    for size in (1025, 1026):
+        gateway.apply(replace(gateway.config, server=Server(max_body_bytes=size)))
+        with pytest.raises(ProviderAuthentication):
+            api.authenticate([])
+
+
+async def test_nor_does_a_file_that_no_longer_names_a_key(tmp_path: Path) -> None:
+    gateway, api = served(tmp_path, "sesame")
+    gateway.apply(replace(gateway.config, server=Server()))
+    for headers in ([], [(b"authorization", b"Bearer sesame")]):
+        with pytest.raises(ProviderAuthentication):
+            api.authenticate(headers)
+
+
+async def test_a_broken_file_keeps_no_reload_from_its_end(tmp_path: Path) -> None:
+    file = KeyFile(tmp_path / FILE)
+    gateway, api = served(tmp_path)
+    later: list[int] = []
+    gateway.on_change(lambda: later.append(api.max_body))
+    file.path.write_text("{")
+    gateway.apply(replace(gateway.config, server=Server(max_body_bytes=1025)))
+    assert later == [1025]
+    with pytest.raises(ProviderUnavailable, match=r"keys\.json"):
+        api.authenticate([])
+    with pytest.raises(ProviderUnavailable, match=r"keys\.json"):
+        served(tmp_path)
+    file.path.unlink()
+    assert api.authenticate([]) is LOCAL
 
 
 @pytest.mark.parametrize(
