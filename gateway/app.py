@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import faulthandler
 import gc
 import logging
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 import uvicorn
 
 from gateway.api.entry import API
-from gateway.config import Config, ConfigError
+from gateway.config import Config
 from gateway.core import Gateway
 from gateway.core.pool import EnginePool
 from gateway.core.reload import Load, Reloader
@@ -203,7 +202,7 @@ class _Server(uvicorn.Server):
         if self._certificate is not None:
             self._certificate.renew()
         if self._reloader is not None:
-            self._reloading = asyncio.create_task(_reload(self._reloader), name="reload")
+            self._reloading = asyncio.create_task(self._reloader.try_reload(), name="reload")
 
     def _warm(self) -> None:
         try:
@@ -215,8 +214,3 @@ class _Server(uvicorn.Server):
             # By Python's own figure, 700 new objects, it would run after every few requests and find next to nothing.
             gc.set_threshold(10_000)
             gc.enable()
-
-
-async def _reload(reloader: Reloader) -> None:
-    with contextlib.suppress(ConfigError):  # already logged
-        await reloader.reload()

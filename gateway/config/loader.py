@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from gateway.config.folders import USER
 from gateway.config.problems import ConfigError, Problem
 from gateway.config.values import Config, Server
@@ -34,11 +36,21 @@ def load(path: Path | str, environ: Mapping[str, str] | None = None, text: str |
 
     text: read this instead of the file's content. Raises ConfigError with every problem.
     """
+    seen = signature(Path(path))
     config, problems = _read(Path(path), os.environ if environ is None else environ, text)
     if config is None or problems:
         unique = dict.fromkeys(problems)
         raise ConfigError(tuple(sorted(unique, key=lambda problem: (problem.line, problem.column))))
-    return config
+    return replace(config, seen=seen)
+
+
+def signature(file: Path) -> tuple[int, int, int] | None:
+    """Changes whenever the file behind links does; None if there is no file."""
+    try:
+        status = file.stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def server_of(path: Path, environ: Mapping[str, str]) -> Server:

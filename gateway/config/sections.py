@@ -41,7 +41,7 @@ def file_keys(sections: frozenset[str] | None = None) -> Keys:
     return Keys(
         "File",
         *(FileKeys, Config),
-        without=("source", "sections", "from_variables", "notes"),
+        without=("source", "seen", "sections", "from_variables", "notes"),
         more=added(names() if sections is None else sections),
         about="_models/config.yaml of ctxgate",
     )

@@ -609,6 +609,8 @@ class Config(Entry, frozen=True, kw_only=True):
 
     source: Path
     """The file."""
+    seen: tuple[int, int, int] | None = None
+    """Its `signature` before it was read."""
     active_model: Text
     """The model for requests that name none, or "default"."""
     models: Mapping[str, Model]

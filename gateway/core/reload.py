@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gateway.config import Config, ConfigError, Model, Problem
 from gateway.config.diff import Difference, ModelChange, difference, kept
+from gateway.config.loader import signature
 from gateway.core import Gateway
 from gateway.errors import GatewayError
 
@@ -38,7 +39,7 @@ class Reloader:
         self.reloads = 0
         self._gateway = gateway
         self._load = load
-        self._seen = _signature(gateway.config.source)
+        self._seen = gateway.config.seen or signature(gateway.config.source)
         self._one_at_a_time = asyncio.Lock()
 
     async def plan(self, text: str | None = None) -> Difference:
@@ -65,20 +66,24 @@ class Reloader:
                 log.info("%s: %s", config.source.name, line)
             return planned
 
+    async def try_reload(self) -> None:
+        """Applies the file, or logs why it can't."""
+        try:
+            with contextlib.suppress(ConfigError):  # already logged
+                await self.reload()
+        except Exception:
+            log.exception("the configuration can't be applied")
+
     async def watch(self) -> None:
         """Reloads after each change of the file; never returns."""
         before = self._seen
         while True:
             await asyncio.sleep(POLL_SECONDS)
-            now = _signature(self._gateway.config.source)
+            now = signature(self._gateway.config.source)
             # When an editor replaces the file, it is missing for a moment.
             if now is not None and now == before and now != self._seen:
                 self._seen = now
-                try:
-                    with contextlib.suppress(ConfigError):  # already logged
-                        await self.reload()
-                except Exception:
-                    log.exception("the configuration can't be applied")
+                await self.try_reload()
             before = now
 
     def _planned(self, config: Config) -> Difference:
@@ -128,12 +133,3 @@ EFFECTS = {
 
 def _listed(change: ModelChange) -> str:
     return f" ({', '.join(map(str, change.changes))})" if change.changes else ""
-
-
-def _signature(file: Path) -> tuple[int, int, int] | None:
-    """Changes whenever the file behind links does; None if there is no file."""
-    try:
-        status = file.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -200,6 +200,31 @@ def test_a_removed_engine_ends_after_its_answers(tmp_path: Path, test_model: Pat
             os.kill(pid, 0)
 
 
+async def test_a_change_between_reading_and_serving_is_applied(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As while `ctxgate serve` fetches weights."""
+    monkeypatch.setattr(reload, "POLL_SECONDS", 0)
+    file = written(tmp_path, ECHO)
+    config = load(file)
+    file.write_text(ECHO + "  b: {runtime: echo}\n")
+    applied = asyncio.Event()
+    async with asyncio.timeout(PATIENCE), Core(config) as core:
+        core.on_change(applied.set)
+        watching = asyncio.create_task(Reloader(core, lambda text: load(file)).watch())
+        await applied.wait()
+        assert [*core.config.models] == ["a", "b"]
+        watching.cancel()
+
+
+async def test_what_keeps_a_reload_from_its_end_is_logged(caplog: pytest.LogCaptureFixture, tmp_path: Path) -> None:
+    def fails(text: str | None) -> Config:
+        raise ZeroDivisionError("a bug")
+
+    async with Core(load(written(tmp_path, ECHO))) as core:
+        await Reloader(core, fails).try_reload()
+    assert "the configuration can't be applied" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+
+
 async def test_each_change_of_the_file_is_applied_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Whether it gets longer or shorter; mistakes and bugs end no watch."""
     monkeypatch.setattr(reload, "POLL_SECONDS", 0)
