@@ -42,9 +42,11 @@ async def open_with_fallbacks(model: Model, route_of: Callable[[str], Route | No
                 if not error.transient:
                     raise
                 last = error
-    if last is None:
-        raise ProviderModelNotLoaded(f"model {model.name!r} was just removed", retry_after=1)
-    raise last
+    raise last or just_removed(model.name)
+
+
+def just_removed(model: str) -> GatewayError:
+    return ProviderModelNotLoaded(f"model {model!r} was just removed", retry_after=1)
 
 
 async def _begun(run: Run) -> Run:

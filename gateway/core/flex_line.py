@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from msgspec import Struct
 
@@ -42,7 +41,8 @@ class FlexLine(Line[None]):
 
     @asynccontextmanager
     async def place(self, limits: Engines, tell: Tell) -> AsyncIterator[None]:
-        """Waits for the request's turn, or for `flex_max_wait_seconds`. tell: receives the request's progress.
+        """Waits for the request's turn, or for `flex_max_wait_seconds`. tell: receives the request's progress. Call
+        `admit_next` once it has left, however it does.
 
         Raises ProviderRateLimit if too many wait already.
         """
@@ -56,7 +56,7 @@ class FlexLine(Line[None]):
             self.inside -= 1
 
     def admit_next(self) -> None:
-        """Lets the next requests go, after one has left the server."""
+        """Lets the next requests go, after one has left the line or the server."""
         if self._waiting:
             self.serve(None, self._free())
 
@@ -67,10 +67,5 @@ class FlexLine(Line[None]):
     async def _wait_in_line(self, seconds: float, tell: Tell) -> None:
         waiter: Waiter[None] = self.add(Waiter(key := object(), FLEX))
         tell(lambda: str(self.progress(key, "place") or "waiting"))
-        try:
+        with suppress(TimeoutError):
             await self.wait(waiter, seconds)
-        except TimeoutError:
-            pass
-        except asyncio.CancelledError:
-            asyncio.get_running_loop().call_soon(self.admit_next)  # its turn is the next one's
-            raise

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gateway.config import Config, Engines, Model, Role
 from gateway.config.diff import Difference, difference, launch
-from gateway.core.fallbacks import open_with_fallbacks
+from gateway.core.fallbacks import just_removed, open_with_fallbacks
 from gateway.core.images import Describes
 from gateway.core.in_thread import in_thread_if_large
 from gateway.core.permission import check, tier_of
@@ -264,6 +264,9 @@ async def _open_with_sound(route: Route, request: ChatRequest, route_of: RouteOf
     if (ears := route.model.transcribe_with) is not None:
         hear: Hear = offered("hear")
         request = await hear(route_of, request, ears)
+        if (now := route_of(route.model.name)) is None:
+            raise just_removed(route.model.name)
+        route = now  # a reload may have replaced it meanwhile
     return await _open(route, request, route_of)
 
 

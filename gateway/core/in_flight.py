@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gateway.wire.chat import QUEUED, ChatRequest
@@ -23,6 +23,7 @@ class InFlight:
         self.runs: set[Run] = set()
         self.waiting: dict[ChatRequest, float] = {}
         self.opening: dict[object, float] = {}
+        self._in_line = 0
         self._watchers: list[Callable[[], None]] = []
 
     @property
@@ -48,6 +49,16 @@ class InFlight:
         """Calls `watcher` at least once after each request that ends. It must not wait or raise."""
         self._watchers.append(watcher)
 
+    @contextmanager
+    def in_line(self) -> Iterator[None]:
+        """Around the wait of a flex request before an external server, and what follows: `none_left` waits for it."""
+        self._in_line += 1
+        try:
+            yield
+        finally:
+            self._in_line -= 1
+            self.ended()
+
     def hold(self, request: object, since: float) -> None:
         """Counts a request in, until `release` or `accepted`."""
         self.opening[request] = since
@@ -69,7 +80,7 @@ class InFlight:
     async def none_left(self, seconds: float) -> None:
         """Returns once no request is left, or after `seconds`."""
         empty = asyncio.Event()
-        self.on_end(lambda: None if self.count else empty.set())
-        if self.count:
-            with contextlib.suppress(TimeoutError):
+        self.on_end(lambda: None if self.count or self._in_line else empty.set())
+        if self.count or self._in_line:
+            with suppress(TimeoutError):
                 await asyncio.wait_for(empty.wait(), seconds)

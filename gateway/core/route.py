@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -159,14 +159,17 @@ class Route:
         """backend: None for that of an external server without requests so far."""
         return await self.sender.send(request, backend or await self.server.backend())
 
-    def _place(self, tell: Tell = ignore) -> AbstractAsyncContextManager[None]:
+    @asynccontextmanager
+    async def _place(self, tell: Tell = ignore) -> AsyncIterator[None]:
         """A flex request's place before an external server; see `FlexLine.place`."""
         if self.line is None:
             parallel = self.model.engine.parallel
             places = parallel * max(1, len(self.model.replicas)) if parallel is not None else None
             self.line = line = FlexLine(self.model.name, lambda: self._load(line), places)
             self.requests.on_end(line.admit_next)
-        return self.line.place(self._limits(), tell)
+        with self.requests.in_line():
+            async with self.line.place(self._limits(), tell):
+                yield
 
     def _load(self, line: FlexLine) -> Load:
         requests = self.requests

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gateway.config import Config, Engines, Model, Runtime
 from gateway.core import Gateway, Route
@@ -174,19 +175,59 @@ async def test_a_client_that_leaves_the_line() -> None:
         assert route.requests.count == 0
 
 
+async def vectors(route: Route) -> bytes:
+    fields = CreateEmbedding(["a"], service_tier="flex").fields
+    async with route.post("embeddings", fields, "embeddings") as reply:
+        assert reply.tier == "flex"
+        return await reply.whole()
+
+
+async def test_a_reload_waits_for_the_line_of_a_model_that_it_changes() -> None:
+    held = Held()
+    async with before(held) as (gateway, route):
+        person = asyncio.create_task(answer(gateway, "person"))
+        await held.has("person")
+        gone, chat = (asyncio.create_task(answer(gateway, text, "flex")) for text in ("gone", "one"))
+        other = asyncio.create_task(vectors(route))
+        await in_line(route, 3)
+        gateway.apply(replace(gateway.config, models={"m": replace(route.model, display_name="another")}))
+        (leaving,) = gateway.leaving
+        held.let("person")
+        gone.cancel()
+        await asyncio.gather(person, held.has("one", "vectors"))
+        held.let("vectors")
+        held.let("one")
+        assert await chat == "Hi"
+        assert b"embedding" in await other
+        await leaving
+        assert not gateway.leaving
+
+
+@pytest.mark.parametrize("leaves", ["served", "cancelled"])
+async def test_a_changed_model_ends_once_the_last_has_left_its_line(leaves: str) -> None:
+    held = Held()
+    async with before(held, parallel=1) as (gateway, route):
+        person = asyncio.create_task(answer(gateway, "person"))
+        await held.has("person")
+        flex = asyncio.create_task(vectors(route))
+        await in_line(route, 1)
+        gateway.apply(replace(gateway.config, models={"m": replace(route.model, display_name="another")}))
+        (leaving,) = gateway.leaving
+        held.let("person")
+        await person
+        if leaves == "cancelled":
+            flex.cancel()
+        held.let("vectors")
+        await asyncio.wait({flex})
+        await leaving
+
+
 async def test_requests_that_are_no_chats_wait_too() -> None:
     held = Held()
     async with before(held) as (gateway, route):
         person = asyncio.create_task(answer(gateway, "person"))
         await held.has("person")
-
-        async def vectors() -> bytes:
-            fields = CreateEmbedding(["a"], service_tier="flex").fields
-            async with route.post("embeddings", fields, "embeddings") as reply:
-                assert reply.tier == "flex"
-                return await reply.whole()
-
-        flex = asyncio.create_task(vectors())
+        flex = asyncio.create_task(vectors(route))
         await in_line(route, 1)
         held.let("person")
         await person

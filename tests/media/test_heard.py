@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from gateway.config import Model
+from gateway.config import Config, Model
+from gateway.core import Gateway
+from gateway.errors import ProviderModelNotLoaded
+from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import Answer, Client
-from tests.gateway.double import Double, Json, Script, answers, completion
+from tests.gateway.double import Double, Exchange, Json, Script, answers, completion
 from tests.media.forms import form_of
 from tests.media.running import in_front_of
+from tests.patience import PATIENCE
 
 SOUND = base64.b64encode(b"RIFFsound").decode()
 PART: Json = {"type": "input_audio", "input_audio": {"data": SOUND, "format": "wav"}}
@@ -68,3 +76,44 @@ async def test_refused(name: str) -> None:
     answer, _, chats = await asked(ears, [{"type": "input_audio", "input_audio": sound}])
     assert (answer.status, len(chats.requests)) == (status, 0)
     assert message in answer.error["message"]
+
+
+TEXT = [{"role": "user", "content": "Hello"}]
+
+
+@pytest.mark.parametrize("stays", [True, False])
+async def test_the_model_may_change_while_another_hears(stays: bool, tmp_path: Path) -> None:
+    came, go = asyncio.Event(), asyncio.Event()
+
+    async def ears(exchange: Exchange) -> None:
+        came.set()
+        await go.wait()
+        await HEARD(exchange)
+
+    async with asyncio.timeout(PATIENCE), Double(ears).serve() as hears, Double(SAYS).serve() as chats:
+        urls = [f"http://127.0.0.1:{double.address.port}" for double in (hears, chats)]
+        heard = Model(name="ears", runtime="openai", base_url=urls[0], role="transcription")
+        model = Model(name="m", runtime="openai", base_url=urls[1], transcribe_with="ears")
+        models = {"m": model, "ears": heard, "e": Model(name="e", runtime="echo")}
+        config = Config(source=tmp_path / "x", active_model="e", models=models, state_dir=tmp_path)
+        body = encode({"model": "m", "messages": [{"role": "user", "content": [PART]}]})
+
+        async def ask(gateway: Gateway) -> Any:
+            with await gateway.chat(ChatRequest.parse(body)) as run:
+                return json.loads(await run.whole())
+
+        async with Gateway(config) as gateway:
+            # Its server has a connection, which the end of its route closes.
+            with await gateway.chat(ChatRequest.parse(encode({"model": "m", "messages": TEXT}))) as run:
+                await run.whole()
+            asking = asyncio.create_task(ask(gateway))
+            await came.wait()
+            changed = {"m": replace(model, display_name="another")} if stays else {}
+            gateway.apply(replace(config, models={"ears": heard, "e": models["e"], **changed}))
+            await asyncio.gather(*gateway.leaving)
+            go.set()
+            if stays:
+                assert (await asking)["choices"][0]["message"]["content"] == "A house of books."
+            else:
+                with pytest.raises(ProviderModelNotLoaded, match="'m' was just removed"):
+                    await asking
