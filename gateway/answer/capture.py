@@ -18,7 +18,7 @@ SMALL_FIELD = 1024
 """The longest fields, in bytes, that the recording of a long request keeps."""
 
 
-class Recording(msgspec.Struct):
+class Recording(msgspec.Struct, weakref=True):
     """raw: the engine's payloads, or its one body. clean: the payloads or body for the client.
 
     request: the client's fields, unchanged. sent: the fields that the engine got otherwise, None for one that it didn't

@@ -13,6 +13,7 @@ from itertools import repeat
 from operator import add, itemgetter, sub
 from time import gmtime, monotonic, strftime, time
 from typing import Any, NamedTuple
+from weakref import ref
 
 from msgspec import Struct
 from msgspec.structs import astuple
@@ -114,6 +115,11 @@ class Ended(NamedTuple):
     recording: Recording | None
     api: ApiName
     caller: Caller = NOBODY
+
+    @property
+    def kept(self) -> Recording | None:
+        """The recording, unless it has made room for others."""
+        return self.recording if self.recording is not None and self.recording.kept else None
 
 
 Row = tuple[
@@ -369,15 +375,18 @@ class RequestLog:
     """Counts every answer and holds the last `size`. bodies: whether to keep their bytes. traced: spans tell them."""
 
     def __init__(self, size: int = 0, *, bodies: bool = False, traced: bool = False) -> None:
-        self.bodies = bodies
-        self.records = bodies or traced
-        """Whether every answer is recorded."""
+        self._traced = traced
+        self.bodies, self.records = bodies, bodies or traced
+        """records: whether every answer is recorded."""
         self.usage = UnsavedTotals()
         self.rows: list[Row] = []
         """Rows to settle. At UNSETTLED rows, the code that appends one calls `settle`."""
         self._stats: dict[str, Stats] = {}
         self._last: deque[Row] = deque(maxlen=size)
         self._total = 0
+        self._kept: deque[tuple[ref[Recording], int]] = deque()
+        """Recordings, the oldest first, and their sizes; the log's rows hold them."""
+        self._kept_bytes = 0
 
     def settle(self) -> None:
         """Moves `rows` into the log and the counters."""
@@ -405,16 +414,18 @@ class RequestLog:
 
     def entries(self, after: int = 0) -> Iterator[LogEntry]:
         """Newest first. after: only those with greater numbers."""
-        for entry, _ in self._entries():
-            if entry.id <= after:
+        clock = time() - monotonic()
+        for number, ended in self._newest():
+            if number <= after:
                 return
-            yield entry
+            yield _entry(number, ended, clock)
 
     def find(self, key: str) -> tuple[LogEntry, Recording | None] | None:
         """Finds an answer by its number, its key or, if it was recorded, the completion id that the client saw."""
-        for entry, recording in self._entries():
-            if key in (str(entry.id), entry.key) or (recording is not None and key == recording.completion_id):
-                return entry, recording
+        for number, ended in self._newest():
+            kept = ended.kept
+            if key in (str(number), key_of(ended.began)) or (kept is not None and key == kept.completion_id):
+                return _entry(number, ended, time() - monotonic()), kept
         return None
 
     def refused(self, api: ApiName, caller: Caller, error: GatewayError, body: bytes) -> None:
@@ -434,28 +445,26 @@ class RequestLog:
 
     def keep(self, recording: Recording) -> Recording:
         """The recording of an answer that ends now. Drops the oldest recordings to make room for it."""
-        self.settle()
-        room = MAX_RECORDED - recording.size
-        for row in reversed(self._last):
-            if (old := Ended(*row).recording) is not None:
-                room -= old.size
-                if room < 0:
-                    old.clear()
+        self._kept_bytes += recording.size
+        while self._kept and (self._kept_bytes > MAX_RECORDED or self._kept[0][0]() is None):
+            of, size = self._kept.popleft()
+            self._kept_bytes -= size
+            if (oldest := of()) is not None:
+                oldest.clear()
+        self._kept.append((ref(recording), recording.size))
         return recording
 
     def configure(self, size: int, *, bodies: bool) -> None:
         """Changes the settings. The newest `size` answers stay."""
         self.settle()
-        self.bodies = bodies
         self._last = deque(self._last, maxlen=size)
+        self.bodies, self.records = bodies, bodies or self._traced
 
-    def _entries(self) -> Iterator[tuple[LogEntry, Recording | None]]:
+    def _newest(self) -> Iterator[tuple[int, Ended]]:
+        """The answers, each with its number; the newest first."""
         self.settle()
-        clock = time() - monotonic()
         for behind, row in enumerate(reversed([*self._last])):
-            ended = Ended(*row)
-            recording = ended.recording if ended.recording is not None and ended.recording.kept else None
-            yield _entry(self._total - behind, ended, clock, recorded=recording is not None), recording
+            yield self._total - behind, Ended(*row)
 
 
 def _groups(rows: Sequence[Row], clock: float) -> Iterator[tuple[float, Columns]]:
@@ -488,7 +497,7 @@ def error_of(outcome: Outcome) -> Mapping[str, Any] | None:
     }  # fmt: skip
 
 
-def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> LogEntry:
+def _entry(number: int, ended: Ended, clock: float) -> LogEntry:
     mending = ended.repairs or RepairNotes()
     prompt, cached, completion = tokens_of(ended.usage)
     return LogEntry(
@@ -516,7 +525,7 @@ def _entry(number: int, ended: Ended, clock: float, *, recorded: bool) -> LogEnt
         call_threshold=mending.decided.threshold if mending.decided is not None else None,
         called=mending.called,
         units=units_of(ended.usage),
-        recorded=recorded,
+        recorded=ended.kept is not None,
     )
 
 

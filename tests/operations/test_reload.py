@@ -136,6 +136,16 @@ async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch
             assert (await client.ask(ECHO.encode(), "/-/plan")).status == 200
 
 
+def test_bodies_are_kept_from_a_reload_on(tmp_path: Path) -> None:
+    with gateway(tmp_path, ECHO) as running:
+        for bodies in (True, False):
+            running.save(ECHO + f"log: {{bodies: {str(bodies).lower()}}}\n")
+            assert running.http.post("/-/reload").status_code == 200
+            chat = {"messages": [{"role": "user", "content": "Hi"}]}
+            assert running.http.post("/v1/chat/completions", json=chat).status_code == 200
+            assert running.http.get("/-/requests").json()["requests"][0]["recorded"] is bodies
+
+
 def test_what_only_a_restart_changes_is_told(tmp_path: Path) -> None:
     with gateway(tmp_path, ECHO) as running:
         running.save(ECHO + "server: {host: localhost}\nstate_dir: elsewhere\n")

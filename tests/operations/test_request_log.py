@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
+from weakref import ref
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from gateway.answer.capture import MAX_RECORDING, RecordedAnswer, Recording
 from gateway.answer.normalize import Answer
@@ -141,6 +143,38 @@ def test_recordings_make_room_for_new_ones(monkeypatch: pytest.MonkeyPatch) -> N
     assert found[0].id == 4
     assert made.find("c0") is None
     assert made.find("1") is not None
+
+
+def test_many_recordings_cost_each_answer_the_same() -> None:
+    """If each looked at all before it, this would take minutes."""
+    made = RequestLog(40_000, bodies=True)
+    for _ in range(40_000):
+        recording = made.keep(Recording({"a": Raw(b"1")}, "", False, False, 1))
+        made.rows.append(row(recording=recording))
+        if len(made.rows) >= UNSETTLED:
+            made.settle()
+    assert sum(entry.recorded for entry in made.entries()) == 40_000
+
+
+def test_a_recording_goes_with_its_row() -> None:
+    made = RequestLog(1, bodies=True)
+    first = recorded().recording
+    gone = ref(first)
+    made.rows.append(row(recording=made.keep(first)))
+    del first
+    made.rows.append(row(recording=made.keep(recorded().recording)))
+    made.settle()
+    assert gone() is None
+    assert [entry.recorded for entry in made.entries()] == [True]
+
+
+@pytest.mark.parametrize("traced", [False, True])
+def test_what_is_recorded_follows_the_settings(traced: bool) -> None:
+    made = RequestLog(10, traced=traced)
+    assert (made.bodies, made.records) == (False, traced)
+    for bodies in (True, False):
+        made.configure(10, bodies=bodies)
+        assert (made.bodies, made.records) == (bodies, bodies or traced)
 
 
 REQUEST = {"messages": [{"role": "user", "content": "Hi"}], "stream": True}
