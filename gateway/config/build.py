@@ -163,7 +163,8 @@ class _Build:
         self.state_dir = state_dir
         self.file = file
         self.folder = folder
-        self.sections = {key: section for key in added(document.data) if (section := getattr(file, key)) is not None}
+        found = ((key, getattr(file, key, None)) for key in added(document.data))  # without those that are no mapping
+        self.sections = {key: section for key, section in found if section is not None}
 
     def config(self) -> Config:
         file, document = self.file, self.document

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 from collections.abc import Iterable, Mapping
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, get_args
 
@@ -177,10 +178,11 @@ def _bytes(value: Any) -> Any:
     if not isinstance(value, str):
         return value
     found = re.fullmatch(_SIZE, value)
-    if found is None:
+    size = float(found[1]) * _UNITS[(found[2] or "").lower()] if found is not None else inf
+    if size == inf:
         context = {"value": str(value), "cure": "write bytes, or a number with kB, MB, GB, TB, KiB, MiB, GiB or TiB"}
         raise PydanticCustomError("size", "{value} is not an amount of memory", context)
-    return int(float(found[1]) * _UNITS[(found[2] or "").lower()])
+    return int(size)
 
 
 def _enough(value: int) -> int:

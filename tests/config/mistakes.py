@@ -400,6 +400,19 @@ CASES = [
         [(5, 7, "unknown key boddies in log", 'did you mean "bodies"?')],
     ),
     Case(
+        "more memory than any number",
+        model(f"runtime: llama.cpp\npath: x\nmemory: '{'9' * 400} GB'"),
+        [(6, 13, f"models.m.memory: {'9' * 400} GB is not an amount of memory", "write bytes")],
+    ),
+    *(
+        Case(
+            f"{key} is no mapping",
+            model("runtime: echo") + f"{key}: {value}\n",
+            [(5, len(key) + 3, f"{key}: {said} isn't a mapping of keys to values", "write a mapping")],
+        )
+        for key, value, said in (("rooms", "true", "true"), ("ctx", "/tmp", "/tmp"), ("mcp", "[]", "a list"))
+    ),
+    Case(
         "not an amount of memory",
         model("runtime: llama.cpp\npath: x\nmemory: plenty"),
         [
