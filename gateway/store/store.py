@@ -105,13 +105,15 @@ class Store:
 
         Raises what `work` raises, StoreBusy, and ProviderUnavailable if the database fails.
         """
-        if self._closed:
-            raise ProviderUnavailable("the store is closed")
+        self._check_open()
         try:
             async with asyncio.timeout(QUEUE_SECONDS):
                 await self._room.acquire()
         except TimeoutError:
             raise StoreBusy(f"{WAITING} writes are queued", retry_after=QUEUE_SECONDS) from None
+        if self._closed:  # nobody would do the write any more, and the next one that waits has to hear of it
+            self._room.release()
+        self._check_open()
         write = _Write(work, Future())
         self._writes.put(write)
         done = asyncio.wrap_future(write.done)
@@ -125,8 +127,7 @@ class Store:
 
         Raises what `work` raises, and ProviderUnavailable.
         """
-        if self._closed:
-            raise ProviderUnavailable("the store is closed")
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def claim(self, work: Work) -> None:
@@ -134,14 +135,12 @@ class Store:
 
         Raises Claimed if another store has the claim, and ProviderUnavailable.
         """
-        if self._closed:
-            raise ProviderUnavailable("the store is closed")
+        self._check_open()
         await asyncio.to_thread(self._claim, work)
 
     async def holds(self, work: Work) -> bool:
         """Whether this store still has the claim. A restart of PostgreSQL ends all; `claim` again then."""
-        if self._closed:
-            raise ProviderUnavailable("the store is closed")
+        self._check_open()
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._holds, work)
 
     async def aclose(self) -> None:
@@ -149,6 +148,10 @@ class Store:
         if not self._closed:
             self._closed = True
             await asyncio.to_thread(self._close)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ProviderUnavailable("the store is closed")
 
     def _claim(self, work: Work) -> None:
         with self._claiming:

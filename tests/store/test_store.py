@@ -8,6 +8,7 @@ import signal
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -72,6 +73,25 @@ async def test_a_closed_store_says_so(url: str) -> None:
     for call in (store.read, store.write):
         with pytest.raises(ProviderUnavailable, match="closed"):
             await call(lambda c: c.execute(text("SELECT 1")))
+
+
+async def test_writes_that_wait_for_a_place_end_when_the_store_closes(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gateway.store.store.WAITING", 2)
+    store, go = await Store.open(url), threading.Event()
+    held = asyncio.create_task(store.write(lambda c: go.wait(PATIENCE)))
+    writes = [asyncio.create_task(store.write(lambda c: None)) for _ in range(5)]
+    for _ in range(10):
+        await asyncio.sleep(0)  # one is queued behind the one that is held, the others wait for a place
+    closing = asyncio.create_task(store.aclose())
+    await asyncio.sleep(0)
+    go.set()
+    async with asyncio.timeout(PATIENCE):
+        results = await asyncio.gather(held, *writes, return_exceptions=True)
+        await closing
+    assert results[:2] == [True, None]
+    assert all(isinstance(result, ProviderUnavailable) for result in results[2:])
 
 
 async def test_opening_twice_at_once(url: str) -> None:
