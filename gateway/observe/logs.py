@@ -16,7 +16,7 @@ from gateway.config.hidden import hider
 from gateway.config.values import Log
 from gateway.wire.text import printable, printable_json
 
-LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry")
+LOGGERS = ("ctxgate", "uvicorn.error", "mcp", "opentelemetry", "asyncio", "concurrent.futures")
 """Loggers whose messages pass through the formatter, which hides secrets."""
 QUIET = ("uvicorn.error", "ctxgate.websocket", "httpx", "httpcore")
 SERVERS = ("uvicorn.error", "ctxgate.websocket")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,28 @@ def test_json_lines() -> None:
     assert first["time"].endswith("Z")
     assert (second["level"], second["message"]) == ("error", "three")
     assert second["error"].endswith("ValueError: with [secret]")
+
+
+def test_errors_that_nobody_waits_for_are_told_without_secrets() -> None:
+    stream = configured(format="json")
+
+    async def fails() -> None:
+        raise ValueError("with sesame")
+
+    async def lost() -> None:
+        task = asyncio.create_task(fails())
+        await asyncio.wait({task})
+        del task
+        future = Future[None]()
+        future.add_done_callback(lambda _: int("sesame"))
+        future.set_result(None)
+
+    asyncio.run(lost())
+    gc.collect()
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    assert {line["logger"] for line in lines} == {"asyncio", "concurrent.futures"}
+    assert len(lines) == 2
+    assert "sesame" not in stream.getvalue()
 
 
 @pytest.mark.parametrize("name", logs.SERVERS)
