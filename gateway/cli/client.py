@@ -11,7 +11,13 @@ from urllib.parse import urlsplit
 from gateway.config import ConfigError, Problem, Server, find, load
 from gateway.config.address import is_loopback
 from gateway.config.loader import NoConfig
-from gateway.errors import CATEGORIES, GatewayError, ProviderInvalidResponse, ProviderUnavailable
+from gateway.errors import (
+    CATEGORIES,
+    GatewayError,
+    ProviderInvalidRequest,
+    ProviderInvalidResponse,
+    ProviderUnavailable,
+)
 
 if TYPE_CHECKING:
     import ssl
@@ -84,8 +90,13 @@ class RunningGateway:
 
             server = located(server, config, port=port)
         self.url: str = url or base_url(server)
-        over = transport(server) if url is None or _is_own(url, server) else httpx.HTTPTransport()
-        self._client = httpx.Client(base_url=self.url, transport=over, headers=headers(server), timeout=ANSWER_SECONDS)
+        try:
+            over = transport(server) if url is None or _is_own(url, server) else httpx.HTTPTransport()
+            self._client = httpx.Client(
+                base_url=self.url, transport=over, headers=headers(server), timeout=ANSWER_SECONDS
+            )
+        except (ValueError, httpx.InvalidURL) as error:
+            raise ProviderInvalidRequest(f"{self.url!r} is no address: {error}") from None
 
     def ask(self, method: str, path: str, body: bytes | None = None, seconds: float = ANSWER_SECONDS) -> Any:
         """The JSON of the answer. Raises RefusedConfig if the gateway refuses a configuration, else a GatewayError.
@@ -98,7 +109,7 @@ class RunningGateway:
             response = self._client.request(
                 method, path, content=body, timeout=httpx.Timeout(ANSWER_SECONDS, read=seconds)
             )
-        except httpx.HTTPError as error:
+        except (httpx.HTTPError, UnicodeError) as error:  # UnicodeError: no host is called so
             raise ProviderUnavailable(f"no gateway answers at {self.url} ({error}); start it: ctxgate serve") from None
         try:
             answer = response.json()
@@ -106,12 +117,14 @@ class RunningGateway:
             raise ProviderInvalidResponse(f"the server at {self.url} is not ctxgate") from None
         if response.status_code < 400:
             return answer
-        problem = answer.get("error", {}) if isinstance(answer, dict) else {}
+        problem = answer.get("error") if isinstance(answer, dict) else None
+        if not isinstance(problem, dict):
+            problem = {"message": problem} if isinstance(problem, str) else {}
         message = str(problem.get("message", f"{self.url} answered {response.status_code}"))
         if problem.get("code") == "invalid_configuration":
             raise RefusedConfig(message, problem.get("problems", []))
         known: dict[Any, type[GatewayError]] = {**CATEGORIES}
-        raise known.get(problem.get("category"), ProviderInvalidResponse)(message, code=problem.get("code"))
+        raise known.get(str(problem.get("category")), ProviderInvalidResponse)(message, code=problem.get("code"))
 
     def __enter__(self) -> RunningGateway:
         return self
