@@ -127,6 +127,9 @@ class API:
                 raise
             await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), INTERNAL, path)
 
+    def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
+        self.chat.gateway.request_log.refused("chat", caller, error, body)
+
     def _refused(self, scope: Scope, error: GatewayError) -> None:
         """Logs a request that was refused before a model got to see it. One without a valid key leaves no trace: else
         strangers could push the requests of others out of the log."""

@@ -49,10 +49,11 @@ def routes() -> tuple[Routes, ...]:
 @cache
 def model_apis() -> Mapping[str, ApiName]:
     """Paths whose requests ask a model, without a slash at their end, and the API of each."""
+    tables = [(Routes(DIRECT), "chat"), *((table, table.api) for table in routes())]
     return {
-        spelling.rstrip("/"): table.api
-        for table in routes()
-        if table.api is not None
+        spelling.rstrip("/"): api
+        for table, api in tables
+        if api is not None
         for path, handlers in table.paths.items()
         if "POST" in handlers
         for spelling in spellings(path)

@@ -102,6 +102,10 @@ class HotApp(Protocol):
         """Answers the request, errors included. Cancelled when the client leaves."""
         ...
 
+    def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
+        """Logs a request that was refused before `answer_hot`. body: as much of it as has come."""
+        ...
+
 
 class _Flow(FlowControl):
     """Pauses reading while pipelined requests wait: otherwise each answer would let in more of them."""
@@ -618,6 +622,7 @@ class ChatCycle:
         if self.disconnected:
             return
         self._task = self._protocol.worker
+        caller = None
         try:
             access = app.access
             self._granted = access.admit(self._headers, not self._chunked)
@@ -635,6 +640,8 @@ class ChatCycle:
                 body, self.body = bytes(self.body), b""
                 await app.answer_hot(body, self._headers, self, caller)
         except GatewayError as error:
+            if caller is not None:
+                app.refused(caller, error, bytes(self.body))
             self.keep_alive = self.keep_alive and not self.more_body
             left = openai_headers(error.standing, time()) if isinstance(error, LimitReached) else ()
             await respond_error(self, error, left)

@@ -17,9 +17,10 @@ import openai
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from gateway.app import build
-from gateway.config import Config, Model
+from gateway.config import Config, Model, Server
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.keys.ledger import Window
 from gateway.features.keys.limiter import Limiter
@@ -461,6 +462,27 @@ async def test_requests_at_a_time_on_every_api_with_its_own_headers(tmp_path: Pa
             assert "6 requests a minute are its limit" in said
             if path == "/v1/messages":
                 assert (refused.json()["type"], error["type"]) == ("error", "rate_limit_error")
+
+
+async def test_refused_requests_are_in_the_log_whatever_their_api(
+    tmp_path: Path, http: str, client: httpx.AsyncClient
+) -> None:
+    limited, free = (
+        {"authorization": f"Bearer {key}"}
+        for key in (key_of(tmp_path, "requests/minute=1"), KeyFile(tmp_path / FILE).add()[1])
+    )
+    small = {**SAY, "max_tokens": 9}
+    large = {**small, "messages": [{"role": "user", "content": "x" * 100_000}]}
+    config = replace(config_of(tmp_path), server=Server(max_body_bytes=10_000))
+    paths = ("/v1/chat/completions", "/v1/chat/completions?x=1", "/v1/messages")
+    with serve(build(config), lifespan="on", http=http) as url:
+        assert (await client.post(url + paths[0], json=small, headers=limited)).status_code == 200
+        for headers, body, status in (({}, small, 401), (limited, small, 429), (free, large, 413)):
+            for path in paths:
+                assert (await client.post(url + path, json=body, headers=headers)).status_code == status, path
+        rows = (await client.get(f"{url}/-/requests", headers=free)).json()["requests"]
+    found = [(row["api"], row["error"]["status"] if row["error"] else 200) for row in reversed(rows)]
+    assert found == [("chat", 200), *((api, status) for status in (429, 413) for api in ("chat", "chat", "messages"))]
 
 
 async def test_models_that_a_key_may_not_use(tmp_path: Path, client: httpx.AsyncClient) -> None:
