@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import cache
 
 from msgspec.structs import replace
 
@@ -13,6 +14,7 @@ from gateway.config.values import DECIDED
 from gateway.core.in_thread import in_thread_if_large
 from gateway.detection.choice import FormatChoice, choose
 from gateway.errors import ProviderInvalidRequest
+from gateway.observe.shares import Workers
 from gateway.request.constraints import may_use_grammar
 from gateway.request.escaped import needs_escape
 from gateway.request.prepare import ModelCapabilities
@@ -140,7 +142,7 @@ class CapabilityFinder:
         """Asks only for what the request needs, with past calls or without."""
         choice, grammars = FormatChoice(None), may_use_grammar(self._model.runtime)
         if past or grammars or self._model.keep_reasoning == "always":
-            choice = await asyncio.to_thread(choose, await backend.about(), self._named)
+            choice = await _chosen(await backend.about(), self._named)
             self._lay_out(choice)
         reader, way, history = self.reader, self._model.tool_prompt, choice.history
         dialect = reader
@@ -181,7 +183,7 @@ class CapabilityFinder:
             self.reader_only = ModelCapabilities(spec, spec)
 
     async def _detect(self, known: About) -> None:
-        choice = await asyncio.to_thread(choose, known)
+        choice = await _chosen(known)
         found, spec = choice.found, choice.spec
         if found is None or spec is None:
             self.evidence = "not seen yet: the first known marker in an answer counts"
@@ -189,6 +191,17 @@ class CapabilityFinder:
         self.reader = spec
         self.reader_only = ModelCapabilities(self.reader, self.reader)
         self.evidence = f"{found.source} {', '.join(found.evidence)} ({known.source})"
+
+
+@cache
+def _inspectors() -> Workers:
+    """One thread, so one process at a time renders a template: a gateway with many models inspects them at once. A
+    thread of its own, so that nobody else waits for that."""
+    return Workers(1, name="chat templates")
+
+
+async def _chosen(known: About, wanted: str = "") -> FormatChoice:
+    return await asyncio.get_running_loop().run_in_executor(_inspectors(), choose, known, wanted)
 
 
 async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:

@@ -15,7 +15,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -136,8 +135,6 @@ def template_of(text: str | None) -> str:
     return str(named.get("tool_use") or named.get("default") or "")
 
 
-_LOCK = threading.Lock()
-"""One process at a time: a gateway with many models inspects them at once."""
 SEEN: dict[str, Trip] = {}
 """Results that this process has had."""
 MAX_SEEN = 256
@@ -148,13 +145,12 @@ def _trip(template: str, detected: str) -> Trip:
     if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
         return NONE
     key = hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
-    found = SEEN.get(key)  # without waiting for the process of another template
+    found = SEEN.get(key)
     if found is None:
-        with _LOCK:
-            found = SEEN.get(key) or _kept_or_made(folder() / f"{key}.json", template, detected)
-            if len(SEEN) >= MAX_SEEN:
-                SEEN.clear()
-            SEEN[key] = found
+        found = _kept_or_made(folder() / f"{key}.json", template, detected)
+        if len(SEEN) >= MAX_SEEN:
+            SEEN.clear()
+        SEEN[key] = found
     return found
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +16,14 @@ import pytest
 import yaml
 
 from gateway.backends.about import About, about
+from gateway.backends.echo import EchoBackend
 from gateway.cli.main import main
 from gateway.config import Model, load
 from gateway.core import Gateway
+from gateway.core.capability import CapabilityFinder
 from gateway.detection import choice
 from gateway.detection.choice import choose
+from gateway.wire.chat import ChatRequest
 from normalizers import Detection
 from tests.formats.asking import ASK, WEATHER, ask, tool
 from tests.formats.conftest import Serve, config, external
@@ -163,6 +169,42 @@ def test_a_template_is_rendered_once(starts: list[Any]) -> None:
     assert len(starts) == 1
     choose(template(TAGS + " "))
     assert len(starts) == 2
+
+
+async def test_nobody_else_waits_for_templates(starts: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many models there are, the threads that all work shares stay free."""
+    came, go, run, loop = asyncio.Event(), threading.Event(), subprocess.run, asyncio.get_running_loop()
+
+    def held(*args: Any, **options: Any) -> subprocess.CompletedProcess[bytes]:
+        loop.call_soon_threadsafe(came.set)
+        assert go.wait(PATIENCE)
+        return run(*args, **options)
+
+    monkeypatch.setattr(subprocess, "run", held)
+    loop.set_default_executor(ThreadPoolExecutor(2))
+    request = ChatRequest.parse(b'{"messages":[{"role":"user","content":"Hi"}]}')
+    found = [CapabilityFinder(Model(name="m", runtime="echo", tool_call_format="auto")) for _ in range(4)]
+    asking = [asyncio.create_task(finder.find(request, Known(f"{TAGS}{at * ' '}"))) for at, finder in enumerate(found)]
+    try:
+        async with asyncio.timeout(PATIENCE):
+            await came.wait()
+            await asyncio.to_thread(len, "")
+    finally:
+        go.set()
+    await asyncio.gather(*asking)
+    assert [finder.reader.name for finder in found] == ["derived"] * 4
+    assert len(starts) == 4
+
+
+class Known(EchoBackend):
+    """A server that tells its template."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(Model(name="m", runtime="echo"), None)
+        self._text = text
+
+    async def about(self) -> About:
+        return template(self._text)
 
 
 def test_a_kept_result_that_is_damaged_is_made_again(starts: list[Any]) -> None:
