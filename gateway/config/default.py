@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from pathlib import Path
 
-from gateway.config.folders import USER
+from gateway.config.folders import USER, whole
 from gateway.config.loader import load as load_file
 from gateway.config.values import Config
 
@@ -61,23 +59,11 @@ def write() -> bool:
     file.parent.mkdir(parents=True, exist_ok=True)
     (models_dir() / model).parent.mkdir(parents=True, exist_ok=True)
     if not (models_dir() / model).exists():
-        _whole(models_dir() / model, (_shipped() / model).read_bytes())
-    _whole(file.parent / SCHEMA, schema.text().encode())
+        whole(models_dir() / model, (_shipped() / model).read_bytes())
+    whole(file.parent / SCHEMA, schema.text().encode())
     # Last: the next start takes it for a finished configuration. Two first starts at once write the same.
-    _whole(file, text().encode())
+    whole(file, text().encode())
     return True
-
-
-def _whole(file: Path, content: bytes) -> None:
-    """Writes the file atomically."""
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with open(descriptor, "wb") as stream:
-            stream.write(content)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def shipped() -> None:

@@ -6,14 +6,13 @@ of the file than that: `write` checks that the new text loads and means what it 
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
-import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from stat import S_IMODE
 from typing import TYPE_CHECKING
 
+from gateway.config.folders import whole
 from gateway.config.loader import load
 from gateway.config.values import Config
 from gateway.errors import ProviderInvalidRequest
@@ -36,15 +35,7 @@ def write(file: Path, before: bytes, after: bytes, holds: Callable[[Config], boo
     file = file.resolve()
     if file.read_bytes() != before:
         raise ProviderInvalidRequest(f"{file} changed meanwhile: nothing was written; do it again")
-    handle, path = tempfile.mkstemp(dir=file.parent, prefix=".config-", suffix=".yaml")
-    made = Path(path)
-    try:
-        with os.fdopen(handle, "wb") as out:
-            out.write(after)
-        shutil.copymode(file, made)
-        made.replace(file)
-    finally:
-        made.unlink(missing_ok=True)
+    whole(file, after, S_IMODE(file.stat().st_mode))
 
 
 def with_active_model(text: bytes, name: str) -> bytes:

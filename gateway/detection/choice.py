@@ -23,7 +23,7 @@ import msgspec
 
 import normalizers
 from gateway.backends.about import About
-from gateway.config.folders import USER
+from gateway.config.folders import USER, whole
 from gateway.schema.pool import ENVIRONMENT
 from normalizers import Detection, FormatSpec, detect, registry
 from normalizers.derive.history import History
@@ -209,11 +209,8 @@ def _made(template: str, detected: str) -> tuple[Trip, bool]:
 
 
 def _keep(file: Path, trip: Trip) -> None:
-    fresh = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        fresh.write_bytes(msgspec.json.encode(trip))
-        fresh.replace(file)
+        whole(file, msgspec.json.encode(trip))
         kept = sorted(file.parent.glob("*.json"), key=lambda one: one.stat().st_mtime)
         for oldest in kept[:-MAX_FILES]:
             oldest.unlink(missing_ok=True)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import os
 from pathlib import Path
 
 import msgspec
 
 from gateway.config import Model
+from gateway.config.folders import whole
 from gateway.engines.memory import Footprint
 from gateway.engines.recipe import slots
 
@@ -76,11 +76,8 @@ class Learnt:
     def _write(self, peaks: dict[str, Peak]) -> None:
         if self._path is None:
             return
-        fresh = self._path.with_suffix(f".{os.getpid()}")
         try:
-            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            fresh.write_bytes(msgspec.json.format(msgspec.json.encode(peaks), indent=1))
-            fresh.replace(self._path)
+            whole(self._path, msgspec.json.format(msgspec.json.encode(peaks), indent=1))
         except OSError as error:
             log.warning("can't save the engines' memory needs: %s", error)
 

@@ -15,6 +15,8 @@ from pathlib import Path
 
 import msgspec
 
+from gateway.config.folders import whole
+
 log = logging.getLogger("ctxgate")
 
 KILLED_WITHIN = 5.0
@@ -73,12 +75,8 @@ class PidFiles:
         if self._me is None or self._me[0] != os.getpid():
             self._me = (os.getpid(), start_time(os.getpid()) or "")
         entry = PidEntry(model=model, pid=pid, started=started, gateway_pid=self._me[0], gateway_started=self._me[1])
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         path = self.folder / f"{pid}.json"
-        # Write it atomically: half a file would hide an engine.
-        fresh = path.with_suffix(f".{os.getpid()}")
-        fresh.write_bytes(msgspec.json.encode(entry))
-        fresh.replace(path)
+        whole(path, msgspec.json.encode(entry))  # half a file would hide an engine
         return path
 
     def reap(self) -> list[PidEntry]:

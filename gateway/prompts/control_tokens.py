@@ -3,12 +3,13 @@ prompt. All functions block; call them in a thread."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
 import msgspec
+
+from gateway.config.folders import whole
 
 MAX_KEPT = 32
 """The most keys in the file; the oldest are dropped first."""
@@ -26,9 +27,7 @@ def remember(file: Path, key: str, tokens: Tokens) -> None:
     """Raises OSError."""
     kept = {**_all(file), key: tokens}
     body = msgspec.json.encode(dict([*kept.items()][-MAX_KEPT:]))
-    fresh = file.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(sha256(body).digest() + body)
-    fresh.replace(file)
+    whole(file, sha256(body).digest() + body)
 
 
 def _all(file: Path) -> dict[str, Tokens]:

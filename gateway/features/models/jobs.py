@@ -23,6 +23,7 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
+from gateway.config.folders import whole
 from gateway.core.reload import Reloader
 from gateway.engines.process import Process
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
@@ -233,7 +234,7 @@ class Jobs:
         async with self._writing:
             content = msgspec.json.encode(self._jobs)
             try:
-                await asyncio.to_thread(_write, self._file, content)
+                await asyncio.to_thread(whole, self._file, content)
             except OSError as error:
                 log.warning("the list of jobs can't be written: %s", error)
 
@@ -270,10 +271,3 @@ def _read(file: Path) -> list[Job]:
         if job.state == "running":
             job.state = "interrupted"
     return jobs
-
-
-def _write(file: Path, content: bytes) -> None:
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    draft = file.with_suffix(f".{os.getpid()}")
-    draft.write_bytes(content)
-    draft.replace(file)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -13,6 +11,7 @@ from typing import ClassVar
 
 from msgspec import Struct
 
+from gateway.config.folders import whole
 from gateway.errors import ProviderUnavailable
 
 ANSWER_SECONDS = 90.0
@@ -102,7 +101,7 @@ class Manager(ABC):
     def write(self, plan: ServicePlan) -> None:
         for file, content in self.files(plan).items():
             file.parent.mkdir(parents=True, exist_ok=True)
-            whole(file, content)
+            whole(file, content, 0o644)
         for link, target in self.links().items():
             link.parent.mkdir(parents=True, exist_ok=True)
             link.unlink(missing_ok=True)
@@ -127,19 +126,6 @@ def prune(folders: Iterable[Path], home: Path) -> None:
             while home in folder.parents:
                 folder.rmdir()
                 folder = folder.parent
-
-
-def whole(file: Path, content: bytes, mode: int = 0o644) -> None:
-    """Writes the file atomically."""
-    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}-")
-    try:
-        with open(descriptor, "wb") as stream:
-            stream.write(content)
-        os.chmod(name, mode)
-        os.replace(name, file)
-    except BaseException:
-        os.unlink(name)
-        raise
 
 
 def run(argv: list[str], *, check: bool = True) -> subprocess.CompletedProcess[str]:

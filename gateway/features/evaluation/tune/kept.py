@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import msgspec
 
+from gateway.config.folders import whole
 from gateway.features.evaluation.tune.scores import Result
 
 
@@ -29,10 +29,7 @@ def path_of(state_dir: Path, model: str) -> Path:
 
 def save(file: Path, kept: Kept) -> None:
     """Replaces the file. Raises OSError."""
-    file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fresh = file.with_suffix(f".{os.getpid()}")
-    fresh.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=1))
-    fresh.replace(file)
+    whole(file, msgspec.json.format(msgspec.json.encode(kept), indent=1))
 
 
 def read(file: Path) -> Kept | None:

@@ -71,7 +71,8 @@ def install(config: Path | None, linger: bool, start: bool, sandbox: bool, manag
     Without --linger, systemd ends it when you log out. launchd always does.
     """
     from gateway.config.env_file import TEMPLATE
-    from gateway.features.service.base import prune, whole
+    from gateway.config.folders import whole
+    from gateway.features.service.base import prune
     from gateway.features.service.plan import own_folders, plan
 
     environment = _environment()
@@ -83,7 +84,7 @@ def install(config: Path | None, linger: bool, start: bool, sandbox: bool, manag
         _free(loaded.server, before)
     environment.parent.mkdir(parents=True, exist_ok=True)
     if not environment.exists():
-        whole(environment, TEMPLATE.encode(), 0o600)
+        whole(environment, TEMPLATE.encode())
     made = (chosen.linger(True) if linger else False) or chosen.made_linger()
     ready = plan(
         loaded,
