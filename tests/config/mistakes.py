@@ -97,6 +97,26 @@ CASES = [
         ],
     ),
     Case(
+        "template whose prompt is too long for a room",
+        model("runtime: echo") + f"rooms: {{templates: {{t: {{prompt: {'x' * 20_001}}}}}}}\n",
+        [
+            (
+                *(
+                    5,
+                    21,
+                    "rooms.templates.t: a room can't be made of it: Expected `str` of length <= 20000 - at "
+                    "`$.agents[0].instructions`",
+                ),
+                "correct it",
+            )
+        ],
+    ),
+    Case(
+        "agent whose instructions are too long for a room",
+        model("runtime: echo") + f"ctx: {{agents: {{a: {{instructions: {'x' * 20_001}}}}}}}\n",
+        [(5, 34, "ctx.agents.a.instructions: longer than 20000 characters", "shorten them")],
+    ),
+    Case(
         "mount of the gateway's own state",
         model("runtime: echo") + "state_dir: /srv/state\nrooms: {mounts: {all: {path: /srv}}}\n",
         [

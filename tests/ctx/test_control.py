@@ -27,6 +27,7 @@ from gateway.features.ctx.control import (
 )
 from gateway.features.ctx.metadata import projected
 from gateway.features.ctx.objects import ObjectName, Triple, name_at
+from gateway.features.ctx.policy import LIMITS, limits_text, parse_limits
 from gateway.features.ctx.tree import read_control
 from tests.conftest import ROOT
 from tests.patience import PATIENCE
@@ -120,6 +121,38 @@ def test_mistakes_in_defaults(text: str, mistakes: list[str]) -> None:
     with pytest.raises(BadControlFile) as caught:
         parse_defaults(text)
     assert [str(mistake) for mistake in caught.value.mistakes] == mistakes
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("", {}),
+        ("wall_seconds=0.5\nmodel_calls=3\n", {"wall_seconds": 0.5, "model_calls": 3}),
+        ("tool_calls=0\noutput_tokens=1e6\n", {"tool_calls": 0, "output_tokens": 1_000_000}),
+    ],
+)
+def test_limits(text: str, expected: dict[str, float]) -> None:
+    assert parse_limits(text) == expected
+    assert parse_limits(limits_text(expected)) == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("model_calls=0", "model_calls=0.5", "output_tokens=0", "wall_seconds=0", "wall_seconds=nan"),
+        *("tool_calls=-1", "tool_calls=", "tool_calls=many", "model_calls=" + "9" * 400, "turns=1"),
+    ],
+)
+def test_mistakes_in_limits(line: str) -> None:
+    """A turn needs time, and a call of its model."""
+    with pytest.raises(BadControlFile) as caught:
+        parse_limits(f"# mine\n{line}\n")
+    assert [str(mistake) for mistake in caught.value.mistakes] == [f"line 2: not a key that can stand here: {line!r}"]
+
+
+@given(st.fixed_dictionaries({}, optional={name: st.integers(1, 10**15) for name in LIMITS}))
+def test_limits_come_back_as_they_were(limits: dict[str, float]) -> None:
+    assert parse_limits(limits_text(limits)) == limits
 
 
 texts = st.text(st.characters(exclude_categories=["Cs"]))

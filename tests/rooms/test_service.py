@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select, update
 
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.features.rooms.schemas import Rent, Say
+from gateway.features.rooms.schemas import Actor, Rent, Say, ToolPolicy, TurnBounds
 from gateway.features.rooms.service import Rooms
+from gateway.features.rooms.tables import ROOMS
 from gateway.services import Services
 from gateway.store import Store
 from tests.gateway.double import Double, endless
@@ -87,3 +88,25 @@ async def test_rooms_that_never_opened_can_be_closed(tmp_path: Path) -> None:
         await asyncio.wait({opening})
         assert isinstance(opening.exception(), ProviderUnavailable)
         await rooms.aclose()
+
+
+async def test_a_room_whose_settings_are_no_longer_valid_hides_no_other(tmp_path: Path) -> None:
+    """An earlier version stored what this one can't read: the rest of the room is kept."""
+    rent = Rent(purpose="Mine.", agents=[Actor("a")], tool_policy=ToolPolicy("read"), bounds=TurnBounds(tool_calls=7))
+
+    def spoil(connection: Connection) -> None:
+        data = connection.execute(select(ROOMS.c.data).where(ROOMS.c.id == spoilt)).scalar_one()
+        data["bounds"]["model_calls"] = 0
+        values = {"data": data, "status": "idle"}  # at the start, it is put to sleep
+        connection.execute(update(ROOMS).where(ROOMS.c.id == spoilt).values(values))
+
+    async with asyncio.timeout(LIMIT), Double().serve() as engine:
+        async with rooms_of(tmp_path, engine) as rooms:
+            other, spoilt = [(await rooms.rent("local", "me", rent)).id for _ in range(2)]
+            await rooms.store.write(spoil)
+        async with rooms_of(tmp_path, engine) as rooms:
+            shown = {room.id: room for room in await rooms.visible("local", None, 10, 0)}
+    assert shown[other].bounds == rent.bounds
+    found = shown[spoilt]
+    assert (found.status, found.bounds) == ("sleeping", TurnBounds())
+    assert (found.purpose, found.actors, found.tool_policy) == (rent.purpose, rent.agents, rent.tool_policy)

@@ -52,6 +52,7 @@ Kind = Literal[
     "NotText",
     "NotAFile",
     "Unreadable",
+    "Refused",
 ]
 
 
@@ -83,6 +84,7 @@ WORDS: dict[Kind, str] = {
     "NotText": "not text",
     "NotAFile": "not a plain file",
     "Unreadable": "can't be read:",
+    "Refused": "can't be used:",
 }
 """What each mistake is, before the text that it is about."""
 
@@ -92,6 +94,7 @@ HOLDS = {
     "cap": f"one word per line, of {', '.join(CAPABILITIES)}",
     "default": f"lines KEY=VALUE, each a request's field once, none of {', '.join(sorted(PER_CALL))}",
     "session": "socket or none",
+    "limits": "lines NAME=NUMBER above 0, of wall_seconds, model_calls, tool_calls, which may be 0, and output_tokens",
 }
 """File → description of its format."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -45,7 +46,7 @@ def parse_policy(text: str) -> CtxTools:
 
 
 def limits_text(limits: Mapping[str, float | None]) -> str:
-    return "".join(f"{name}={limits[name]:g}\n" for name in LIMITS if limits.get(name) is not None)
+    return "".join(f"{name}={limits[name]:.15g}\n" for name in LIMITS if limits.get(name) is not None)
 
 
 def parse_limits(text: str) -> dict[str, float]:
@@ -53,13 +54,26 @@ def parse_limits(text: str) -> dict[str, float]:
     found: dict[str, float] = {}
     mistakes: list[Mistake] = []
     for number, key, value in _pairs("limits", text):
-        if key not in LIMITS or key in found or not value.replace(".", "", 1).isdecimal():
+        limit = _limit(key, value)
+        if key not in LIMITS or key in found or limit is None:
             mistakes.append(Mistake("DuplicateKey" if key in found else "InvalidKey", number, f"{key}={value}"))
         else:
-            found[key] = float(value) if key == "wall_seconds" else int(float(value))
+            found[key] = limit
     if mistakes:
         raise BadControlFile("limits", mistakes)
     return found
+
+
+def _limit(key: str, value: str) -> float | None:
+    """None for what is no limit. Only the calls of tools may be 0: a turn needs time, and a call of its model."""
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    if not 0 <= number < math.inf:
+        return None
+    number = number if key == "wall_seconds" else int(number)
+    return number if number or key == "tool_calls" else None
 
 
 def _pairs(file: str, text: str) -> Iterator[tuple[int, str, str]]:

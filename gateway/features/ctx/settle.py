@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from gateway.config import Config
 from gateway.features.ctx.projection import NAMING, is_component, projection
 from gateway.features.ctx.settings import Ctx
+from gateway.features.rooms.schemas import MAX_PROSE
 
 if TYPE_CHECKING:
     from pydantic import SecretStr
@@ -28,7 +29,10 @@ def settle(document: Document, config: Config) -> Config:
             document.problem(at, f"ctx.models: there is no model {name}", cure, key=True)
         elif settings.credential is not None and models[name].api_key is None:
             models[name] = replace(models[name], api_key=_key(document, name, settings.credential))
-    for name in ctx.agents:
+    for name, agent in ctx.agents.items():
+        if len(agent.instructions) > MAX_PROSE:
+            at = ("ctx", "agents", name, "instructions")
+            document.problem(at, f"{'.'.join(at)}: longer than {MAX_PROSE} characters", "shorten them")
         if not is_component(name):
             document.problem(("ctx", "agents", name), f"{name!r} can't be an agent of /ctx", f"use {NAMING}", key=True)
     config = replace(config, models=models)

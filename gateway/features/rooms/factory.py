@@ -4,36 +4,19 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
-import msgspec
-
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.agents.settings import Rooms as Settings
 from gateway.features.agents.settings import RoomTemplate
 from gateway.features.rooms.endpoints import enveloped, read
-from gateway.features.rooms.schemas import Actor, DonePolicy, Made, Rent, Say, Template, ToolPolicy, TurnBounds
+from gateway.features.rooms.schemas import Made, Say, Template
 from gateway.features.rooms.service import Rooms
+from gateway.features.rooms.templates import rented
 from gateway.server.http import Request
 
 
-def _rent(name: str, template: RoomTemplate) -> Rent:
-    """What is rented for a template. Raises msgspec.ValidationError for values that the API wouldn't take."""
-    actor = {"agent_id": name, "model": template.model, "provider": template.provider, "skills": list(template.skills)}
-    policy = {"access": template.access, "allow": list(template.allow) or ["*"], "deny": list(template.deny)}
-    done = {"after_turn": template.after_turn, "idle_seconds": template.idle_seconds}
-    return Rent(
-        purpose=template.purpose,
-        metadata={"template": name},
-        agents=[msgspec.convert({**actor, "instructions": template.prompt}, Actor)],
-        tool_policy=msgspec.convert(policy, ToolPolicy) if template.access is not None else None,
-        done_policy=msgspec.convert(done, DonePolicy),
-        bounds=msgspec.convert(dict(template.bounds), TurnBounds),
-        mounts=list(template.mounts),
-    )
-
-
 def _shown(name: str, template: RoomTemplate) -> Template:
-    return Template(name=name, description=template.description, room=_rent(name, template))
+    return Template(name=name, description=template.description, room=rented(name, template))
 
 
 def _named(config: Config, name: str) -> RoomTemplate:
@@ -66,7 +49,7 @@ async def make(rooms: Rooms, request: Request) -> tuple[int, Any]:
     if first is not None:
         first.text()
     name = request.path_params["name"]
-    rent = _rent(name, _named(request.gateway.config, name))
+    rent = rented(name, _named(request.gateway.config, name))
     rent.metadata = {**rent.metadata, **wanted.metadata}
     tenant, user = request.principal.tenant, request.principal.user
     room = await rooms.rent(tenant, user, rent)

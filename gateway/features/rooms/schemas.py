@@ -10,9 +10,12 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.rooms.states import State
 
+MAX_PROSE = 20_000
+"""Characters."""
+
 Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f\x7f]+$")]
-Identifier = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/-]*$")]
-Prose = Annotated[str, Meta(max_length=20_000)]
+Identifier = Annotated[str, Meta(min_length=1, max_length=128, pattern=r"^[A-Za-z0-9][A-Za-z0-9._:@/+-]*$")]
+Prose = Annotated[str, Meta(max_length=MAX_PROSE)]
 Metadata: TypeAlias = dict[str, Any]
 ReleaseMode = Literal["graceful", "immediate"]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from gateway.config.names import DEFAULT
 from gateway.config.values import Config
 from gateway.features.agents.settings import Rooms
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 def settle(document: Document, config: Config) -> Config:
     """See `gateway.feature.Feature.settle`."""
     from gateway.config.explain import did_you_mean
+    from gateway.features.rooms.templates import rented
 
     rooms, models = config.section(Rooms), config.models
     if (summary := rooms.tools.summary_model) not in (None, DEFAULT, *models):
@@ -32,6 +35,11 @@ def settle(document: Document, config: Config) -> Config:
             what = f"rooms.mounts.{name}.path: it contains the gateway's own state, with its keys"
             document.problem(("rooms", "mounts", name, "path"), what, "mount another folder, or move state_dir")
     for name, template in rooms.templates.items():
+        try:
+            rented(name, template)
+        except msgspec.ValidationError as error:
+            what = f"rooms.templates.{name}: a room can't be made of it: {error}"
+            document.problem(("rooms", "templates", name), what, "correct it", key=True)
         for key, named, choices in (
             ("model", () if template.provider else (template.model,), models),
             ("provider", (template.provider,), rooms.providers),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
@@ -102,6 +103,18 @@ class Data(msgspec.Struct, kw_only=True):
         }
 
 
+def _data(stored: dict[str, Any]) -> Data:
+    """What is stored, without the parts that are no longer valid: one such room must not hide all others."""
+    try:
+        return msgspec.convert(stored, Data)
+    except msgspec.ValidationError:
+        data = Data(actors=[Actor()])
+        for field in msgspec.structs.fields(Data):
+            with suppress(msgspec.ValidationError, KeyError):
+                setattr(data, field.name, msgspec.convert(stored[field.name], field.type))
+        return data
+
+
 class Transaction:
     """A room within a transaction. Change its attributes, add each change's `event`, then `save`."""
 
@@ -115,7 +128,7 @@ class Transaction:
         self.last_active_at: str | None = row.last_active_at
         self.queued: str | None = row.queued_message_id
         self.running: str | None = row.running_message_id
-        self.data = msgspec.convert(row.data, Data)
+        self.data = _data(row.data)
         self.events: list[Event] = []
         """Added in this transaction."""
         self._event_seq: int = row.event_seq

@@ -8,12 +8,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.ctx.agents.settings import AgentSettings, read_settings
 from gateway.features.ctx.agents.translate import Translation, run_id
+from gateway.features.ctx.control import BadControlFile, Mistake
 from gateway.features.ctx.errors import Busy
 from gateway.features.ctx.events import Done, Event
 from gateway.features.ctx.objects import Triple
@@ -30,6 +32,8 @@ ROUTE = "ctx:"
 
 MAX_RELEASED = 1000
 """The most released rooms of one session: after a release, the next message begins another room."""
+
+T = TypeVar("T")
 
 _SPACE = uuid.UUID("6d1c6d5a-6a7b-5d1c-8a52-0b4a6d0b2a55")
 
@@ -195,6 +199,7 @@ class AgentRooms:
         return (await self._rooms.get(TENANT, room)).running_message_id
 
     def _rent(self, settings: AgentSettings, name: str, *, release: bool) -> Rent:
+        """Raises BadControlFile for what the rooms' API wouldn't take."""
         actor = Actor(
             agent_id=settings.name,
             role="assistant",
@@ -202,25 +207,33 @@ class AgentRooms:
             model=settings.model,
             instructions=settings.instructions or None,
         )
+        policy = ToolPolicy(settings.policy.access, list(settings.policy.allow), list(settings.policy.deny))
         limits = settings.limits
+        bounds = TurnBounds(
+            wall_seconds=limits.get("wall_seconds"),
+            model_calls=_whole(limits.get("model_calls")),
+            tool_calls=_whole(limits.get("tool_calls")),
+            output_tokens=_whole(limits.get("output_tokens")),
+        )
         return Rent(
             metadata={"name": name, "object": str(self._triple.name)},
-            agents=[actor],
-            tool_policy=ToolPolicy(
-                access=settings.policy.access, allow=list(settings.policy.allow), deny=list(settings.policy.deny)
-            ),
+            agents=[_checked("system.md", actor)],
+            tool_policy=_checked("policy", policy),
             done_policy=DonePolicy(after_turn="release" if release else "idle"),
-            bounds=TurnBounds(
-                wall_seconds=limits.get("wall_seconds"),
-                model_calls=_whole(limits.get("model_calls")),
-                tool_calls=_whole(limits.get("tool_calls")),
-                output_tokens=_whole(limits.get("output_tokens")),
-            ),
+            bounds=_checked("limits", bounds),
         )
 
 
 def _busy(session: str) -> Busy:
     return Busy(f"session {session} is busy; send again when it is done, or cancel it", retry_after=1)
+
+
+def _checked(file: str, value: T) -> T:
+    """The value, from this file of the agent: a constructor checks nothing, and a room with it couldn't be read."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(value), type(value))
+    except msgspec.ValidationError as error:
+        raise BadControlFile(file, [Mistake("Refused", 0, str(error))]) from None
 
 
 def _whole(number: float | None) -> int | None:
