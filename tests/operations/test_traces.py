@@ -305,6 +305,63 @@ async def test_content_if_asked_for(
     ]
 
 
+def calling(arguments: Any) -> dict[str, Any]:
+    return {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+
+
+async def test_an_odd_request_is_answered_and_has_a_span(
+    tmp_path: Path, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever its contents are."""
+    from gateway.wire.chat import ChatRequest
+
+    odd: list[Any] = ["x", ["x"], [{"function": "x"}], {"a": 1}, [calling("[" * 5000 + "]" * 5000)]]
+    with traced(monkeypatch, trace_content=True):
+        async with Gateway(config_of(tmp_path)) as gateway:
+            for calls in odd:
+                asked = asks("Hi")
+                asked["messages"] += [{"role": "assistant", "content": "c", "tool_calls": calls}, *asked["messages"]]
+                with await gateway.chat(ChatRequest.parse(json.dumps(asked).encode())) as run:
+                    await run.whole()
+    assert len(spans(exported)) == len(odd)
+    (last, *_) = spans(exported)[::-1]
+    said = json.loads(str(dict(last.attributes or {})["gen_ai.input.messages"]))
+    assert [part["type"] for message in said for part in message["parts"]] == ["text", "text", "tool_call", "text"]
+
+
+async def test_a_span_that_can_t_be_written_fails_no_request(
+    tmp_path: Path, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from gateway.wire.chat import ChatRequest
+
+    def write(*_: Any) -> None:
+        raise TypeError("something odd")
+
+    monkeypatch.setattr(Traces, "write", write)
+    with traced(monkeypatch):
+        async with Gateway(config_of(tmp_path)) as gateway:
+            with await gateway.chat(ChatRequest.parse(json.dumps(asks("Hi")).encode())) as run:
+                assert b"Hi" in await run.whole()
+    assert len(spans(exported)) == 1
+    assert "something odd" in caplog.text
+
+
+async def test_a_number_that_no_receiver_takes_is_left_out(
+    tmp_path: Path, exported: InMemorySpanExporter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With it, all spans of its batch would be lost."""
+    from gateway.wire.chat import ChatRequest
+
+    with traced(monkeypatch):
+        async with Gateway(config_of(tmp_path)) as gateway:
+            asked = asks("Hi", seed=2**63, temperature=0.5)
+            with await gateway.chat(ChatRequest.parse(json.dumps(asked).encode())) as run:
+                await run.whole()
+    (span,) = spans(exported)
+    said = dict(span.attributes or {})
+    assert ("gen_ai.request.seed" in said, said["gen_ai.request.temperature"]) == (False, 0.5)
+
+
 def test_nothing_is_imported_where_it_is_off() -> None:
     code = (
         "import sys; from pathlib import Path; from gateway.app import build; from gateway.config import Config, Model;"

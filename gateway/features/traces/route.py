@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from contextvars import ContextVar
 from time import monotonic
 from typing import Any
@@ -15,6 +16,8 @@ from gateway.features.traces.traces import Event, Note, Traces, head_lines
 from gateway.observe.request_log import Row
 from gateway.upstream import trace
 from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest
+
+log = logging.getLogger("ctxgate")
 
 _current: ContextVar[Note | None] = ContextVar("_current", default=None)
 """The span of the request that the running code works on."""
@@ -92,7 +95,12 @@ class TracedRoute(Route):
 
     def _log(self, row: Row) -> None:
         super()._log(row)
-        self._traces.write(row, _current.get() or self._begin())
+        note = _current.get() or self._begin()
+        try:
+            self._traces.write(row, note)
+        except Exception:  # whoever asked still gets the answer
+            log.exception("a span lacks what its request contained")
+            note.span.end()
 
 
 class Tracing(Traces):

@@ -89,7 +89,7 @@ class Traces:
         return self._tracer.start_span("request", context=_parent.get(), kind=SpanKind.SERVER)
 
     def write(self, row: Row, note: Note) -> None:
-        """Ends the span of a request that has ended."""
+        """Ends the span of a request that has ended. May fail for odd contents."""
         ended = Ended(*row)
         clock = time() - monotonic()
         operation = OPERATIONS.get(ended.api, "chat")
@@ -100,11 +100,11 @@ class Traces:
             span.add_event(event.name, event.attributes, _nanoseconds(clock + event.at))
         if ended.first:
             span.add_event("first_token", timestamp=_nanoseconds(clock + ended.first))
-        if self.content and note.request is not None:
-            span.set_attributes(_content(note.request, getattr(note.answer, "recording", None)))
         if ended.outcome not in (OK, LEFT):
             span.set_attribute("error.type", ended.outcome)
             span.set_status(StatusCode.ERROR, ended.outcome)
+        if self.content and note.request is not None:
+            span.set_attributes(_content(note.request, getattr(note.answer, "recording", None)))
         span.end(_nanoseconds(clock + ended.end))
 
     def close(self) -> None:
@@ -153,7 +153,8 @@ def _parameters(request: ChatRequest) -> genai.Attributes:
     found = {}
     for field, name in PARAMETERS.items():
         value = decode(request.fields[field]) if field in request.fields else None
-        if isinstance(value, int | float):
+        # The receiver gets no span of a batch with a number of more than 64 bits.
+        if isinstance(value, float) or (isinstance(value, int) and -(2**63) <= value < 2**63):
             found[f"gen_ai.request.{name}"] = value
     return found
 
@@ -183,8 +184,11 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(text, dict) and isinstance(text.get("text"), str):
             kind = "tool_call_response" if message.get("role") == "tool" else "text"
             parts.append({"type": kind, "response" if kind != "text" else "content": text["text"]})
-    for call in message.get("tool_calls") or ():
-        function = call.get("function") or {}
+    calls = message.get("tool_calls")
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if not isinstance(function, dict):
+            continue
         parts.append(
             {
                 "type": "tool_call",
@@ -200,7 +204,7 @@ def _message(message: Mapping[str, Any]) -> dict[str, Any]:
 def _json(text: Any) -> Any:
     try:
         return decode(text) if isinstance(text, str) else text
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 
