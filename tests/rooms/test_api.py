@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from gateway.server.keys import KeyFile
 from tests.gateway.double import endless
 from tests.patience import PATIENCE
 from tests.rooms.running import House, house, speaks
+from tests.store.postgresql import start
 
 ROUTES = [
     ("GET", "/llm/room/{id}", None),
@@ -325,3 +327,22 @@ async def test_two_gateways_do_not_share_rooms(tmp_path: Path) -> None:
         # The second gateway resumes the turn of the first.
         assert (await second.get(room))["status"] == "active"
         await second.until(room, "agent:output")
+
+
+@pytest.mark.parametrize("database", ["sqlite", "postgresql"])
+async def test_no_database_fails_to_look_for_what_can_t_be_there(database: str, tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        store = stack.enter_context(start()).database() if database == "postgresql" else None
+        async with house(tmp_path, speaks("Fine."), store=store) as rooms:
+            room = await rooms.rent()
+            for method, path in (
+                *(("GET", f"/llm/{path}") for path in ("room/%00", "room/%00/history", "describe/a%00", "data/a/%00")),
+                ("DELETE", "/api/user/secrets/%00"),
+                ("GET", f"/llm/room/{room}/files/x%00y"),
+            ):
+                await rooms.call(method, path, 404)
+            assert (await rooms.http.get("/v1/responses/resp_%00")).status_code == 404
+            for path in ("history?after_event={}", "history?after_message={}", "events?after={}"):
+                await rooms.call("GET", f"/llm/room/{room}/{path.format(2**31)}", 400)
+                assert (await rooms.http.get(f"/llm/room/{room}/{path.format(2**31 - 1)}")).status_code == 200
+            assert [event async for event in rooms.follow(room, after=999_999_999_999, tail=False)] == []

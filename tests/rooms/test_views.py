@@ -47,7 +47,8 @@ async def test_what_rooms_do_is_found(database: str, tmp_path: Path) -> None:
             assert [model["model"] for model in described] == [*VIEWS]
             assert all("Read-only" in model["description"] for model in described)
             first = await rooms.rent(metadata={"topic": "tea"}, purpose="To talk.")
-            second = await rooms.rent(metadata={"topic": "coffee"})
+            second = await rooms.rent(metadata={"topic": "coffee", "a\0": "\0"}, purpose="To \0 rest.")
+            nul = "\ufffd" if store is not None else "\0"
             await turn(rooms, first, "What is tea? \0")
             room = await rooms.get(first)
 
@@ -58,13 +59,14 @@ async def test_what_rooms_do_is_found(database: str, tmp_path: Path) -> None:
             }
             assert (found["created_at"], found["updated_at"]) == (room["rented_at"], room["updated_at"])
             assert [one["id"] for one in await of(rooms, "rooms")] == [first, second]
+            (rest,) = await of(rooms, "rooms", where={"metadata.topic": "coffee"})
+            assert rest["metadata"] == {"topic": "coffee", f"a{nul}": nul}
             assert [one["id"] for one in await of(rooms, "rooms", order=["metadata.topic"])] == [second, first]
             assert (await rooms.call("GET", f"/llm/data/rooms/{second}", 200))["status"] == "rented"
 
             # Messages and events: those of the history
             history = await rooms.call("GET", f"/llm/room/{first}/history", 200)
             messages = await of(rooms, "room_messages", where={"room_id": first})
-            nul = "\ufffd" if store is not None else "\0"
             assert [(one["id"], one["content"], one["status"], one["message_seq"]) for one in messages] == [
                 (one["id"], one["content"].replace("\0", nul), one["status"], one["seq"]) for one in history["messages"]
             ]

@@ -23,6 +23,8 @@ from gateway.wire import body as wire
 T = TypeVar("T")
 
 MAX_LIST, MAX_HISTORY = 1000, 10_000
+MAX_SEQ = 2**31 - 1
+"""The largest number that an event or a message can have in the store."""
 
 RETRY = b"retry: 1000\n\n"
 """Milliseconds until a client that lost the stream reconnects."""
@@ -115,7 +117,7 @@ async def release(rooms: Rooms, request: Request) -> tuple[int, Any]:
 
 @enveloped
 async def history(rooms: Rooms, request: Request) -> tuple[int, Any]:
-    events, messages = request.number("after_event", 0, 2**31), request.number("after_message", 0, 2**31)
+    events, messages = request.number("after_event", 0, MAX_SEQ), request.number("after_message", 0, MAX_SEQ)
     limit = request.number("limit", 1000, MAX_HISTORY, 1)
     return 200, await rooms.history(request.principal.tenant, _id(request), events, messages, limit)
 
@@ -124,10 +126,10 @@ async def history(rooms: Rooms, request: Request) -> tuple[int, Any]:
 async def events(request: Request) -> ASGIApp:
     """A client that reconnects sends Last-Event-ID, which then replaces the `after` of its first request."""
     rooms, room, tenant = request.services.shared(Rooms), _id(request), request.principal.tenant
-    after = request.number("after", 0, 2**31)
+    after = request.number("after", 0, MAX_SEQ)
     last = request.headers.get("last-event-id")
     if last is not None and last.isascii() and last.isdigit():
-        after = int(last[:12])
+        after = min(int(last[:12]), MAX_SEQ)
     follow = request.flag("follow")
     await rooms.get(tenant, room)
 

@@ -30,7 +30,7 @@ def _whole(column: ColumnElement[Any], dialect: str) -> ColumnElement[Any]:
 def _part(key: str, dialect: str) -> ColumnElement[Any]:
     """A key of a room's `data`."""
     if dialect == "postgresql":
-        return _whole(ROOMS.c.data[key], dialect)
+        return _whole(ROOMS.c.data, dialect)[key]
     return func.json_extract(type_coerce(ROOMS.c.data, Text), f"$.{key}")
 
 
