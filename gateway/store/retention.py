@@ -32,8 +32,8 @@ async def prune_all(store: Store, config: Config, prunes: Sequence[str], now: fl
         prune: Prune = imported(name)
         try:
             deleted += await prune(store, config, now)
-        except (GatewayError, OSError) as error:
-            log.warning("can't delete expired rows: %s", error)
+        except Exception as error:
+            log.warning("can't delete expired rows: %s", error, exc_info=not isinstance(error, GatewayError | OSError))
     return deleted
 
 

@@ -87,6 +87,11 @@ CASES = [
         [(5, 34, "rooms.tools.files_max_bytes: -1 is out of range", "it must be at least 1024")],
     ),
     Case(
+        "days before the year 1",
+        model("runtime: echo") + "rooms: {released_days: 1000000}\n",
+        [(5, 24, "rooms.released_days: 1000000 is out of range", "it must be at most 36500")],
+    ),
+    Case(
         "template with a mount that isn't there",
         model("runtime: echo") + "rooms: {mounts: {docs: {path: /srv}}, templates: {t: {mounts: [dosc]}}}\n",
         [

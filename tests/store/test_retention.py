@@ -172,13 +172,18 @@ async def test_one_that_fails_does_not_stop_the_others(
     await store.write(lambda c: rent(c, release=True))
     await store.write(lambda c: talk(c, "s", ends=True))
     given = config(tmp_path, sections={"rooms": Rooms(released_days=1), "ctx": Ctx(session_days=1)})
-    failing = f"{__name__}:fails"
-    assert await prune_all(store, given, (failing, *prunes()), NOW + 2 * DAY) == 2
+    failing = f"{__name__}:fails", f"{__name__}:has_a_bug"
+    assert await prune_all(store, given, (*failing, *prunes()), NOW + 2 * DAY) == 2
     assert "can't delete expired rows: a full disk" in caplog.text
+    assert "can't delete expired rows: year -2000 is out of range" in caplog.text
 
 
 async def fails(store: Store, config: Config, now: float) -> int:
     raise OSError("a full disk")
+
+
+async def has_a_bug(store: Store, config: Config, now: float) -> int:
+    raise ValueError("year -2000 is out of range")
 
 
 asked: asyncio.Queue[float] = asyncio.Queue()
