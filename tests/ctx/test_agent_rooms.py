@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -16,14 +17,17 @@ from gateway.core import Gateway
 from gateway.features.agents.settings import Rooms as Settings
 from gateway.features.ctx.agents.rooms import AgentRooms, Sent
 from gateway.features.ctx.control import BadControlFile
+from gateway.features.ctx.errors import Busy
 from gateway.features.ctx.events import Done
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.settings import Ctx, CtxAgent
 from gateway.features.ctx.sync import sync
+from gateway.features.rooms.expiry import prune
 from gateway.features.rooms.schemas import Rent
 from gateway.features.rooms.service import Rooms
 from gateway.services import Services
 from tests.patience import PATIENCE
+from tests.support.state import DAY
 
 OWNER = 1000
 
@@ -98,3 +102,27 @@ async def test_a_file_that_no_room_can_have_is_named(file: str, text: str, tmp_p
 async def test_an_agent_may_have_any_name_of_an_object(tmp_path: Path) -> None:
     async with agent(tmp_path, "c++") as one:
         await one.send("m1")
+
+
+async def test_a_session_outlives_the_pruning_of_its_released_rooms(tmp_path: Path) -> None:
+    """Also if there were many."""
+    async with agent(tmp_path, released_days=30) as one:
+        released = 60
+        for number in range(released):
+            room = (await one.send(f"m{number}")).room
+            await one.rooms.release(room)
+        present = (await one.send("last")).room
+        assert await prune(one.all.store, one.config, time.time() + 31 * DAY) == released
+        found = await one.rooms.find(OWNER, "s")
+        assert found is not None
+        assert found.id == present
+        assert (await one.send("more")).room == present
+        assert [room.id for room in await one.all.visible("local", None, 100, 0)] == [present]
+
+
+async def test_of_two_first_messages_one_is_told_that_the_session_is_busy(tmp_path: Path) -> None:
+    async with agent(tmp_path) as one:
+        await one.all.open()
+        both = await asyncio.gather(one.send("m1"), one.send("m2"), return_exceptions=True)
+        assert {type(result) for result in both} == {Sent, Busy}
+        assert len(await one.all.visible("local", None, 10, 0)) == 1

@@ -198,13 +198,16 @@ class Rooms:
     ) -> Room:
         """Raises ProviderInvalidRequest and ProviderInvalidModel; ProviderRateLimit above `rooms.max_rooms`.
 
-        room_id: None for a new one. folder: of this machine, in which the room's tools work.
+        room_id: None for a new one; the room that has it, if there is one. folder: of this machine, in which the room's
+        tools work.
         """
         await self.open()
         actors = self._checked(tenant, rent, hosted=folder is not None)
         maximum = self._config.section(Settings).max_rooms
 
         def work(connection: Connection) -> Room:
+            if room_id is not None and (there := transaction.among(connection, tenant, (room_id,))):
+                return there[0]
             if transaction.count(connection, tenant, OPEN) >= maximum:
                 raise ProviderRateLimit(f"the tenant has {maximum} rooms: release one first", code="too_many_rooms")
             tx = Transaction.rent(connection, tenant, user, rent, actors, room_id, folder)
@@ -230,8 +233,8 @@ class Rooms:
         """
         try:
             await self.get(tenant, room_id)
-        except ProviderInvalidRequest:
-            return await self.rent(tenant, user, rent, room_id=room_id, folder=folder or "")
+        except ProviderInvalidRequest:  # another caller may be faster
+            await self.rent(tenant, user, rent, room_id=room_id, folder=folder or "")
         actors = self._checked(tenant, rent, hosted=True)
         wanted: dict[str, Any] = {"actors": actors, "tool_policy": rent.tool_policy, "bounds": rent.bounds}
         if folder is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -294,6 +294,12 @@ def find(connection: Connection, room_id: str, tenant: str) -> Room:
     if row is None:
         raise not_found(room_id)
     return Transaction(connection, row).room()
+
+
+def among(connection: Connection, tenant: str, ids: Collection[str]) -> list[Room]:
+    """The rooms that have these ids."""
+    query = select(ROOMS).where(ROOMS.c.id.in_(ids), ROOMS.c.tenant == tenant)
+    return [Transaction(connection, row).room() for row in connection.execute(query)]
 
 
 def rooms(connection: Connection, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
@@ -19,10 +19,14 @@ from gateway.features.ctx.control import BadControlFile, Mistake
 from gateway.features.ctx.errors import Busy
 from gateway.features.ctx.events import Done, Event
 from gateway.features.ctx.objects import Triple
+from gateway.features.rooms import transaction
 from gateway.features.rooms.schemas import Actor, DonePolicy, Message, Release, Rent, Room, Say, ToolPolicy, TurnBounds
 from gateway.features.rooms.schemas import Event as RoomEvent
 from gateway.features.rooms.service import Rooms
 from gateway.services import Services
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 TENANT = USER = "local"
 """The owner of this machine, as a caller of the rooms' API without a key."""
@@ -34,6 +38,9 @@ MAX_RELEASED = 1000
 """The most released rooms of one session: after a release, the next message begins another room."""
 
 T = TypeVar("T")
+
+GENERATIONS = 50
+"""Rooms of a session that are looked for at once."""
 
 _SPACE = uuid.UUID("6d1c6d5a-6a7b-5d1c-8a52-0b4a6d0b2a55")
 
@@ -70,17 +77,27 @@ class AgentRooms:
         self._rooms = services.shared(Rooms)
 
     async def find(self, owner: int, session: str) -> Room | None:
-        """The session's present room."""
-        found = None
-        for generation in range(MAX_RELEASED):
-            try:
-                id = session_room(str(self._triple.name), owner, session, generation)
-                found = await self._rooms.get(TENANT, id)
-            except ProviderInvalidRequest:  # there is none
-                break
-            if found.status not in ("releasing", "released"):
-                break
-        return found
+        """The session's present room, which may be released."""
+        found = await self._latest(owner, session)
+        return None if found is None else found[1]
+
+    async def _latest(self, owner: int, session: str) -> tuple[int, Room] | None:
+        """The last generation of a session that has a room. Earlier ones may have been pruned."""
+        object = str(self._triple.name)
+
+        def work(connection: Connection) -> tuple[int, Room] | None:
+            latest = None
+            for first in range(0, MAX_RELEASED, GENERATIONS):
+                ids = {session_room(object, owner, session, first + at): first + at for at in range(GENERATIONS)}
+                there = transaction.among(connection, TENANT, ids)
+                if there:
+                    latest = max(((ids[room.id], room) for room in there), key=lambda found: found[0])
+                if latest is not None and latest[0] < first + GENERATIONS - 1:
+                    break
+            return latest
+
+        await self._rooms.open()
+        return await self._rooms.store.read(work)
 
     async def send(
         self, id: str, session: str, client: str, text: str, folder: str | None, *, release: bool = False
@@ -124,14 +141,12 @@ class AgentRooms:
 
     async def new_session(self, owner: int, session: str) -> str:
         """The id of the room for the session's next message, which may not exist yet."""
-        for generation in range(MAX_RELEASED):
-            id = session_room(str(self._triple.name), owner, session, generation)
-            try:
-                if (await self._rooms.get(TENANT, id)).status not in ("releasing", "released"):
-                    return id
-            except ProviderInvalidRequest:
-                return id
-        raise Busy(f"session {session} was released {MAX_RELEASED} times: use another name")
+        generation, room = await self._latest(owner, session) or (-1, None)
+        if room is not None and room.status not in ("releasing", "released"):
+            return room.id
+        if generation + 1 >= MAX_RELEASED:
+            raise Busy(f"session {session} was released {MAX_RELEASED} times: use another name")
+        return session_room(str(self._triple.name), owner, session, generation + 1)
 
     async def events(
         self, room: str, after: tuple[int, int], clients: dict[str, str] | None = None, *, follow: bool, since: int = 0
