@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gateway.features.rooms.tables import ROOMS
 from gateway.services import Services
 from gateway.store import Store
 from tests.gateway.double import Double, endless
+from tests.rooms.running import speaks
 
 LIMIT = 40
 """Seconds for any one test."""
@@ -110,3 +112,24 @@ async def test_a_room_whose_settings_are_no_longer_valid_hides_no_other(tmp_path
     found = shown[spoilt]
     assert (found.status, found.bounds) == ("sleeping", TurnBounds())
     assert (found.purpose, found.actors, found.tool_policy) == (rent.purpose, rent.agents, rent.tool_policy)
+
+
+async def test_a_worker_outlives_a_failure_of_the_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message that was queued before it is answered, without anybody's doing."""
+    async with asyncio.timeout(LIMIT), Double(speaks("Fine.")).serve() as engine, rooms_of(tmp_path, engine) as rooms:
+        room = (await rooms.rent("local", "me", Rent())).id
+        write, writes = rooms.store.write, itertools.count()
+
+        async def failing(work: Callable[[Connection], Any]) -> Any:
+            if 1 <= next(writes) <= 2:  # behind the message
+                raise ProviderUnavailable("a full disk")
+            return await write(work)
+
+        monkeypatch.setattr(rooms.store, "write", failing)
+        await rooms.say("local", "me", room, Say("Hi"))
+        async with aclosing(rooms.follow("local", room, 0, tail=True)) as frames:  # type: ignore[type-var]
+            async for frame in frames:
+                if b"room:idle" in frame:
+                    break
+        messages = (await rooms.history("local", room, 0, 0, 10)).messages
+        assert [message.text() for message in messages] == ["Hi", "Fine."]

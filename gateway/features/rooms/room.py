@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from gateway.errors import GatewayError, InternalError
+from gateway.errors import Backoff, GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
 from gateway.features.agents.turn import Outcome, Result, Used
 from gateway.features.rooms import transaction
 from gateway.features.rooms.feed import Feed
@@ -16,6 +17,7 @@ from gateway.features.rooms.schemas import Compacted, Event, LastError, MessageS
 from gateway.features.rooms.states import State, check, conflict
 from gateway.features.rooms.transaction import Transaction
 from gateway.features.rooms.turns import Agent, Record, Task
+from gateway.store import Claimed
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -26,6 +28,9 @@ T = TypeVar("T")
 
 MAX_ATTEMPTS = 3
 """How often a turn that was cut off is tried before its room fails."""
+
+AGAIN = Backoff(0.25, 10.0)
+"""Between the attempts of a worker whose store fails."""
 
 log = logging.getLogger("ctxgate")
 
@@ -145,19 +150,35 @@ class LiveRoom:
         return leaving
 
     async def _work(self) -> None:
+        failures = 0
         try:
             while True:
                 self._called.clear()
-                found = await self.commit(self._take, then=self._taken)
-                if isinstance(found, Task):
-                    await self._run_turn(found)
-                elif not await self._rest(found) and not self._called.is_set():
-                    return
+                try:
+                    found = await self.commit(self._take, then=self._taken)
+                    if isinstance(found, Task):
+                        await self._run_turn(found)
+                    elif not await self._rest(found) and not self._called.is_set():
+                        return
+                    failures = 0
+                except (ProviderUnavailable, ProviderRateLimit) as error:
+                    if isinstance(error, Claimed):
+                        raise
+                    failures += 1
+                    await self._wait_for_the_store(error, failures)
         except GatewayError as error:
             # The room stays in the store as it is; the next verb or the next start resumes it.
             log.error("room %s: its worker ends: %s", self.id, error)
         finally:
             self._worker = None
+
+    async def _wait_for_the_store(self, error: GatewayError, failures: int) -> None:
+        """Until the next attempt, or the next verb."""
+        if failures == 1:
+            log.warning("room %s: its worker tries again until the store works: %s", self.id, error)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(AGAIN.delay(failures)):
+                await self._called.wait()
 
     def _take(self, tx: Transaction) -> Task | Rest:
         """The turn to run now. If there is none, settles or releases the room."""
