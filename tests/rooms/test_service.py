@@ -15,7 +15,7 @@ from sqlalchemy import Connection, select, update
 from gateway.config import Config, Model
 from gateway.core import Gateway
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.features.rooms.schemas import Actor, Rent, Say, ToolPolicy, TurnBounds
+from gateway.features.rooms.schemas import Actor, Rent, Say, ToolPolicy, TurnBounds, Update
 from gateway.features.rooms.service import Rooms
 from gateway.features.rooms.tables import ROOMS
 from gateway.services import Services
@@ -133,3 +133,14 @@ async def test_a_worker_outlives_a_failure_of_the_store(tmp_path: Path, monkeypa
                     break
         messages = (await rooms.history("local", room, 0, 0, 10)).messages
         assert [message.text() for message in messages] == ["Hi", "Fine."]
+
+
+async def test_an_update_knows_the_tools_of_a_room_in_a_folder(tmp_path: Path) -> None:
+    async with asyncio.timeout(LIMIT), Double().serve() as engine, rooms_of(tmp_path, engine) as rooms:
+        hosted = (await rooms.rent("local", "me", Rent(), folder=str(tmp_path))).id
+        plain = (await rooms.rent("local", "me", Rent())).id
+        for tool, knows, other in (("fs.read", hosted, plain), ("tool.cat", plain, hosted)):
+            policy = ToolPolicy("read", [tool])
+            assert (await rooms.update("local", knows, Update(tool_policy=policy))).tool_policy == policy
+            with pytest.raises(ProviderInvalidRequest, match=f"{tool!r} names no tool"):
+                await rooms.update("local", other, Update(tool_policy=policy))

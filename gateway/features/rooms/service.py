@@ -274,10 +274,10 @@ class Rooms:
         if "metadata" in changes:
             check_metadata(changes["metadata"])
         check_mounts(self._config, tenant, _given(update.mounts) or [])
-        self.agent.check_policy(_given(update.tool_policy))
 
         def work(tx: Transaction) -> Room:
             check("update", tx.status)
+            self.agent.check_policy(_given(update.tool_policy), hosted=tx.data.folder is not None)
             for name, value in changes.items():
                 if name == "summary_text":
                     tx.data.summarise(value)
