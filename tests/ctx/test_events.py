@@ -17,7 +17,9 @@ from tests.gateway.double import chunk
 def read(*chunks: dict[str, Any], limit: int = 1 << 20) -> list[dict[str, Any]]:
     reader = EventReader("r1", limit)
     events = reader.feed([json.dumps(one).encode() for one in chunks]) + reader.finish()
-    return [json.loads(line(event)) for event in events]
+    lines = [line(event) for event in events]
+    assert [one.count(b"\n") for one in lines] == [1] * len(lines)
+    return [json.loads(one) for one in lines]
 
 
 def call(index: int, arguments: str = "", **first: str) -> dict[str, Any]:
@@ -57,6 +59,16 @@ CASES: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]]]] = {
         [
             {"type": "tool_call", "id": "call-1", **R1, "name": "f", "arguments": {"a": 1}},
             {"type": "tool_call", "id": "call-2", **R1, "name": "g", "arguments": {}},
+        ],
+    ),
+    "calls that the engine writes over several lines": (
+        [
+            chunk(tool_calls=[call(0, '{\n  "a": ["b c\\n",\r\n 1.0]\n}\n', id="x", name="f")]),
+            chunk(tool_calls=[call(1, "[\n" * 900 + "]" * 900, id="y", name="g")]),
+        ],
+        [
+            {"type": "tool_call", "id": "call-1", **R1, "name": "f", "arguments": {"a": ["b c\n", 1.0]}},
+            {"type": "tool_call", "id": "call-2", **R1, "name": "g", "arguments": json.loads("[" * 900 + "]" * 900)},
         ],
     ),
     "a call that was cut": (

@@ -209,12 +209,12 @@ class EventWriter:
 
 
 def _arguments(json: str) -> Raw:
-    """The arguments as JSON; truncated arguments as a JSON string."""
+    """The arguments as JSON on one line, whatever the engine's layout; truncated arguments as a JSON string."""
     try:
         msgspec.json.decode(json or "{}")
+        return Raw(msgspec.json.format(json.encode() or b"{}", indent=-1))
     except (msgspec.DecodeError, RecursionError):
         return Raw(_encode(json))
-    return Raw(json.encode() or b"{}")
 
 
 class EventReader(EventWriter):
