@@ -21,12 +21,14 @@ from gateway.features.ctx.errors import Busy
 from gateway.features.ctx.events import Done
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.settings import Ctx, CtxAgent
+from gateway.features.ctx.stored import sessions
 from gateway.features.ctx.sync import sync
 from gateway.features.rooms.expiry import prune
 from gateway.features.rooms.schemas import Rent
 from gateway.features.rooms.service import Rooms
 from gateway.services import Services
 from tests.patience import PATIENCE
+from tests.support.rooms import add_released
 from tests.support.state import DAY
 
 OWNER = 1000
@@ -126,3 +128,12 @@ async def test_of_two_first_messages_one_is_told_that_the_session_is_busy(tmp_pa
         both = await asyncio.gather(one.send("m1"), one.send("m2"), return_exceptions=True)
         assert {type(result) for result in both} == {Sent, Busy}
         assert len(await one.all.visible("local", None, 10, 0)) == 1
+
+
+async def test_sessions_are_listed_behind_any_number_of_finished_tasks(tmp_path: Path) -> None:
+    async with agent(tmp_path) as one:
+        room = (await one.send("m1")).room
+        await one.send("m2")
+        await one.all.store.write(lambda connection: add_released(connection, 1001))
+        (row,) = await sessions(one.config, one.triple.name)
+        assert (row.object, row.session, row.state, row.messages, row.room) == ("agent/a", "s", "idle", 2, room)

@@ -201,7 +201,11 @@ async def test_a_tenant_s_rooms_are_bounded(tmp_path: Path) -> None:
         assert (await rooms.call("POST", "/llm/room", 429, {}))["code"] == "too_many_rooms"
         await rooms.post(first, "release")
         await rooms.rent()
-        assert len(await rooms.call("GET", "/llm/room?status=released", 200)) == 1
+        released = await rooms.call("GET", "/llm/room?status=released", 200)
+        assert len(released) == 1
+        rest = await rooms.call("GET", "/llm/room?status=open&limit=1000", 200)
+        assert released[0] not in rest
+        assert len(rest) + 1 == len(await rooms.call("GET", "/llm/room?limit=1000", 200))
         assert len(await rooms.call("GET", "/llm/room?limit=1&offset=1", 200)) == 1
 
 

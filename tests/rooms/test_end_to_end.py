@@ -10,11 +10,16 @@ from pathlib import Path
 
 import httpx
 import pytest
+from sqlalchemy import Connection
 
+from gateway.features.rooms.schemas import Actor, Rent
+from gateway.features.rooms.transaction import Transaction
+from gateway.store import Store
 from tests.cli.commands import answering, config, ctxgate, serving
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.rooms.running import House, real_house
+from tests.support.rooms import add_released
 
 
 @pytest.fixture
@@ -84,6 +89,32 @@ async def test_stopping_the_gateway_ends_the_streams(tmp_path: Path) -> None:
                 process.send_signal(signal.SIGTERM)
             # The stream came to its end, and didn't break.
             assert seen == ["room:rented"]
+
+
+async def test_the_commands_see_every_open_room_and_all_of_its_past(tmp_path: Path) -> None:
+    """Behind any number of released ones, and also where one answer has no room for it."""
+    port, rooms = free_port(), 1001
+    echo = "active_model: e\nmodels: {e: {runtime: echo}}\n"
+    config(tmp_path, f"{echo}state_dir: {tmp_path}/state\nserver: {{port: {port}}}\nrooms: {{max_rooms: 2000}}\n")
+
+    def fill(connection: Connection) -> str:
+        named = Transaction.rent(connection, "local", "me", Rent(metadata={"name": "notes"}), [Actor()])
+        for number in range(10_004):
+            named.event("agent:update", {"text": str(number)})
+        named.save()
+        for _ in range(rooms):
+            Transaction.rent(connection, "local", "me", Rent(), [Actor()]).save()
+        add_released(connection, rooms)
+        return named.id
+
+    store = await Store.open(f"sqlite:///{tmp_path}/state/ctxgate.db")
+    room = await store.write(fill)
+    await store.aclose()
+    with serving(tmp_path), answering(port):
+        history = await asyncio.to_thread(ctxgate, "room", "history", "notes", "--json", cwd=tmp_path)
+        found = json.loads(history.stdout)
+        assert (found["room"]["id"], found["more"]) == (room, False)
+        assert [event["seq"] for event in found["events"]] == list(range(1, 10_006))
 
 
 def test_the_cli_reports_a_missing_gateway(tmp_path: Path) -> None:

@@ -6,23 +6,21 @@ import json
 import os
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from sqlalchemy import Connection, select
 
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
-from gateway.features.ctx.errors import NotFound
-from gateway.features.ctx.journal import EVERYONE, event_table, results_of, run_table, session_table
+from gateway.features.ctx.frames import Scope
+from gateway.features.ctx.journal import event_table, results_of, run_table, stored
 from gateway.features.ctx.objects import ObjectName
 from gateway.services import store_url
 from gateway.store import Store
 
 
-async def export(
-    config: Config, root: Path, name: ObjectName, session: str, scope: Literal["private", "shared"], to: Path | None
-) -> Path:
+async def export(config: Config, root: Path, name: ObjectName, session: str, scope: Scope, to: Path | None) -> Path:
     """Exports a session; returns the folder, which only its owner can read. to: by default its place in the tree.
 
     Raises NotFound for a missing session, ProviderInvalidRequest for a folder with other files, ProviderUnavailable if
@@ -60,15 +58,8 @@ def _write(folder: Path, files: dict[str, str]) -> None:
         aside.replace(folder / name)
 
 
-def _files(connection: Connection, name: ObjectName, session: str, scope: str) -> dict[str, str]:
-    owner = EVERYONE if scope == "shared" else os.geteuid()
-    found = connection.execute(
-        select(session_table).where(
-            session_table.c.object == str(name), session_table.c.owner == owner, session_table.c.name == session
-        )
-    ).first()
-    if found is None:
-        raise NotFound(f"{name} has no {scope} session {session}")
+def _files(connection: Connection, name: ObjectName, session: str, scope: Scope) -> dict[str, str]:
+    found = stored(connection, name, session, scope)
     runs = connection.execute(
         select(run_table).where(run_table.c.session == found.id).order_by(run_table.c.first_event)
     ).all()

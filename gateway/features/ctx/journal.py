@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import time
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -30,10 +31,11 @@ from sqlalchemy import (
 
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.ctx.errors import Busy
+from gateway.features.ctx.errors import Busy, NotFound
 from gateway.features.ctx.events import Done, Error, Start, Status, line
 from gateway.features.ctx.frames import Scope, Send, ToolResult, event_id
 from gateway.features.ctx.history import answered, asked, question
+from gateway.features.ctx.objects import ObjectName
 from gateway.features.ctx.settings import Ctx
 
 if TYPE_CHECKING:
@@ -211,6 +213,14 @@ def find(connection: Connection, whose: Whose, name: str, scope: Scope | None) -
         if row is not None:
             return Found(int(row.id), int(row.last_event))
     return None
+
+
+def stored(connection: Connection, name: ObjectName, session: str, scope: Scope) -> Row[Any]:
+    """The row of one's own session, or of a shared one. Raises NotFound."""
+    row = _session(connection, str(name), Whose(str(name), os.geteuid()).owner(scope), session)
+    if row is None:
+        raise NotFound(f"{name} has no {scope} session {session}")
+    return row
 
 
 def after(connection: Connection, session: int, number: int, last: int, count: int, size: int) -> list[Event]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -11,8 +12,9 @@ from sqlalchemy import delete, func, select
 
 from gateway.config import Config
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.ctx.errors import Busy, NotFound
-from gateway.features.ctx.journal import EVERYONE, run_table, session_table
+from gateway.features.ctx.errors import Busy
+from gateway.features.ctx.frames import Scope
+from gateway.features.ctx.journal import EVERYONE, run_table, session_table, stored
 from gateway.features.ctx.objects import ObjectName
 from gateway.services import store_url
 from gateway.store import Store
@@ -46,7 +48,7 @@ async def sessions(config: Config, name: ObjectName | None) -> list[Row]:
     return sorted(rows, key=lambda row: row.updated_at, reverse=True)
 
 
-async def remove(config: Config, name: ObjectName, session: str, scope: str) -> None:
+async def remove(config: Config, name: ObjectName, session: str, scope: Scope) -> None:
     """Deletes a session. Raises NotFound, Busy while it is active, ProviderInvalidRequest for an agent's."""
     if name.kind == "agent":
         raise ProviderInvalidRequest(f"a session of {name} is a room: ctxgate room release ROOM")
@@ -73,33 +75,28 @@ def _of_agents(connection: Connection, name: ObjectName | None) -> list[Row]:
     if name is not None and name.kind != "agent":
         return []
     from gateway.features.rooms import transaction
+    from gateway.features.rooms.states import OPEN
 
-    found = []
-    for room in transaction.rooms(connection, TENANT, None, MAXIMUM, 0):
-        object = room.metadata.get("object")
-        if isinstance(object, str) and room.status != "released" and (name is None or object == str(name)):
-            session = str(room.metadata.get("name", "")).removeprefix(f"{object.partition('/')[2]}-")
-            messages = transaction.messages(connection, room.id, 0, MAXIMUM)
-            asked = sum(message.kind == "task" for message in messages)
-            moment = room.updated_at[:19] + "Z"
-            found.append(Row(object, session, "room", room.status, asked, moment, room.id))
-    return found
+    found: list[Row] = []
+    for offset in itertools.count(step=MAXIMUM):
+        rooms = transaction.rooms(connection, TENANT, OPEN, MAXIMUM, offset)
+        for room in rooms:
+            object = room.metadata.get("object")
+            if isinstance(object, str) and (name is None or object == str(name)):
+                session = str(room.metadata.get("name", "")).removeprefix(f"{object.partition('/')[2]}-")
+                asked, moment = transaction.tasks(connection, room.id), room.updated_at[:19] + "Z"
+                found.append(Row(object, session, "room", room.status, asked, moment, room.id))
+        if len(rooms) < MAXIMUM or len(found) >= MAXIMUM:
+            break
+    return found[:MAXIMUM]
 
 
-def _remove(connection: Connection, name: ObjectName, session: str, scope: str) -> None:
-    table = session_table
-    owner = EVERYONE if scope == "shared" else os.geteuid()
-    found = connection.execute(
-        select(table.c.id, table.c.state).where(
-            table.c.object == str(name), table.c.owner == owner, table.c.name == session
-        )
-    ).first()
-    if found is None:
-        raise NotFound(f"{name} has no {scope} session {session}")
+def _remove(connection: Connection, name: ObjectName, session: str, scope: Scope) -> None:
+    found = stored(connection, name, session, scope)
     if found.state == "active":
         raise Busy(f"session {session} is active: wait, or cancel its run")
     # ON DELETE CASCADE deletes its runs and events.
-    connection.execute(delete(table).where(table.c.id == found.id))
+    connection.execute(delete(session_table).where(session_table.c.id == found.id))
 
 
 def _moment(seconds: float) -> str:

@@ -7,14 +7,14 @@ import functools
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias, TypeVar, get_args
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.features.rooms.schemas import Interrupt, Release, Rent, Say, Secret, Update, Wake
 from gateway.features.rooms.service import Rooms
-from gateway.features.rooms.states import STATES, State
+from gateway.features.rooms.states import OPEN, STATES
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, EventStream, Handler, Request, at_the_holder
 from gateway.services import Services
@@ -69,10 +69,11 @@ def _id(request: Request) -> str:
 @enveloped
 async def visible(rooms: Rooms, request: Request) -> tuple[int, Any]:
     status = request.query_params.get("status")
-    if status is not None and status not in STATES:
-        raise ProviderInvalidRequest(f"status: must be one of {', '.join(get_args(State))}", param="status")
+    if status not in (None, "open", *STATES):
+        raise ProviderInvalidRequest(f"status: must be open or one of {', '.join(STATES)}", param="status")
+    states = OPEN if status == "open" else [state for state in STATES if state == status] or None
     limit, offset = request.number("limit", 100, MAX_LIST, 1), request.number("offset", 0, 2**31)
-    return 200, await rooms.visible(request.principal.tenant, status, limit, offset)
+    return 200, await rooms.visible(request.principal.tenant, states, limit, offset)
 
 
 @enveloped

@@ -68,7 +68,7 @@ def _list_paths() -> dict[str, Any]:
     room = _reference("Room")
     limit = {"type": "integer", "minimum": 1, "maximum": 1000, "default": 100}
     parameters = [
-        _query("status", {"enum": [*STATES]}, "Only rooms in this state."),
+        _query("status", {"enum": ["open", *STATES]}, "Only rooms in this state; open: in any but `released`."),
         _query("limit", limit, "The largest number of rooms."),
         _query("offset", {**_NUMBER, "default": 0}, "Rooms to skip."),
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import WeakValueDictionary
 
@@ -251,9 +251,9 @@ class Rooms:
 
         return await self.live(room_id).commit(work, tenant)
 
-    async def visible(self, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
+    async def visible(self, tenant: str, states: Sequence[State] | None, limit: int, offset: int) -> list[Room]:
         await self.open()
-        return await self.store.read(lambda connection: transaction.rooms(connection, tenant, status, limit, offset))
+        return await self.store.read(lambda connection: transaction.rooms(connection, tenant, states, limit, offset))
 
     async def get(self, tenant: str, room_id: str) -> Room:
         await self.open()

@@ -302,11 +302,11 @@ def among(connection: Connection, tenant: str, ids: Collection[str]) -> list[Roo
     return [Transaction(connection, row).room() for row in connection.execute(query)]
 
 
-def rooms(connection: Connection, tenant: str, status: State | None, limit: int, offset: int) -> list[Room]:
-    """Newest first."""
+def rooms(connection: Connection, tenant: str, states: Sequence[State] | None, limit: int, offset: int) -> list[Room]:
+    """Newest first. states: None for all."""
     query = select(ROOMS).where(ROOMS.c.tenant == tenant)
-    if status is not None:
-        query = query.where(ROOMS.c.status == status)
+    if states is not None:
+        query = query.where(ROOMS.c.status.in_(states))
     query = query.order_by(ROOMS.c.rented_at.desc(), ROOMS.c.id).limit(limit).offset(offset)
     return [Transaction(connection, row).room() for row in connection.execute(query)]
 
@@ -335,6 +335,12 @@ def events_of(connection: Connection, room_id: str, message_id: str) -> list[Eve
 def messages(connection: Connection, room_id: str, after: int, limit: int) -> list[Message]:
     query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq > after)
     return [_message(row) for row in connection.execute(query.order_by(MESSAGES.c.seq).limit(limit))]
+
+
+def tasks(connection: Connection, room_id: str) -> int:
+    """How many messages were sent to the room."""
+    query = select(func.count()).where(MESSAGES.c.room_id == room_id, MESSAGES.c.kind == "task")
+    return connection.execute(query).scalar_one()
 
 
 def earlier(connection: Connection, room_id: str, after: int, before: int, limit: int) -> list[Recorded]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ examples:
 
 ANSWER_SECONDS = 600
 """Bound on silence. The gateway sends a keep-alive every few seconds."""
+
+PAGE = 1000
+"""Rooms in an answer."""
 
 LEFT = ("releasing", "released", "failed")
 FAILED = 1
@@ -108,7 +112,7 @@ def watch(config: Path | None, after: int, as_json: bool, room: str) -> None:
 def history(config: Path | None, as_json: bool, room: str) -> None:
     """Prints the messages or, with --json, everything."""
     with _api(config) as api:
-        found = api.call("GET", f"/llm/room/{api.id_of(room)}/history?limit=10000")
+        found = api.history(api.id_of(room))
     if as_json:
         say(json.dumps(found, indent=2))
         return
@@ -175,12 +179,26 @@ class API:
         except (httpx.HTTPError, sse.EventTooLarge) as error:
             raise _unreachable(self._http, error) from error
 
+    def history(self, room: str) -> dict[str, Any]:
+        """All of a room's past. Raises as `call` does."""
+        found: dict[str, Any] = {"events": [], "messages": [], "more": True}
+        while found["more"]:
+            events, messages = (found[name][-1]["seq"] if found[name] else 0 for name in ("events", "messages"))
+            after = f"after_event={events}&after_message={messages}"
+            page = self.call("GET", f"/llm/room/{room}/history?limit=10000&{after}")
+            found = {**page, **{name: found[name] + page[name] for name in ("messages", "events")}}
+        return found
+
     def id_of(self, room: str) -> str:
         """The room's id. Raises ProviderInvalidRequest unless `room` is an id or the name of exactly one room."""
         if len(room) == 36 and room.count("-") == 4:
             return room
-        rooms = self.call("GET", "/llm/room?limit=1000")
-        named = [found for found in rooms if found["metadata"].get("name") == room and found["status"] not in LEFT]
+        named: list[dict[str, Any]] = []
+        for offset in itertools.count(step=PAGE):
+            rooms = self.call("GET", f"/llm/room?status=open&limit={PAGE}&offset={offset}")
+            named += [found for found in rooms if found["metadata"].get("name") == room and found["status"] not in LEFT]
+            if len(rooms) < PAGE:
+                break
         if len(named) != 1:
             raise ProviderInvalidRequest(f"{len(named) or 'no'} rooms are named {room!r}: use the id")
         return str(named[0]["id"])
