@@ -170,8 +170,11 @@ def test_version(echo: Tree) -> None:
     assert echo.sh("/ctx/model/debug/echo --version").stdout == f"ctxgate {version('ctxgate')}\n"
 
 
-def test_no_gateway(short: Path) -> None:
-    with tree(short, CONFIG, start=False) as made:
+@pytest.mark.parametrize("compile", [True, False])
+def test_no_gateway(compile: bool, short: Path) -> None:
+    if compile and shutil.which("cc") is None:
+        pytest.skip("no C compiler: objects run by Python alone")
+    with tree(short, {**CONFIG, "ctx": {**CONFIG["ctx"], "compile": compile}}, start=False) as made:
         assert made.ctxgate("ctx", "sync", "--config", made.config).returncode == 0
         done = made.sh("/ctx/model/debug/echo hello")
         assert (done.returncode, done.stderr) == (69, "")
@@ -179,6 +182,11 @@ def test_no_gateway(short: Path) -> None:
         done = made.sh("/ctx/model/debug/echo --text hello")
         assert (done.returncode, done.stdout) == (69, "")
         assert "start it" in done.stderr
+        for words in ("hello -t", "-t hello", "--jsonl -t hello", "--jsonl hello -t"):
+            assert made.sh(f"/ctx/model/debug/echo {words}").stdout == "", words
+        for words in ("-t -- hello", "-t hello --jsonl", "hello -t x", "-- hello -t"):
+            as_text = made.sh(f"/ctx/model/debug/echo {words}").stdout == ""
+            assert as_text is (words == "-t -- hello"), words
         done = made.sh("CTX_FORMAT=text CTX_RUN_ID='a\"b' /ctx/model/debug/echo --jsonl hello")
         assert [frame["run"] for frame in last(done.stdout)] == ['a"b', 'a"b']
         done = made.sh("/ctx/model/debug/echo --help")

@@ -124,6 +124,14 @@ static void become(char *payload, size_t size) {
   exit(GENERIC);
 }
 
+/* Whether a word says in which form a failure is told; then it is. */
+static int form_option(const char *word) {
+  int text = strcmp(word, "-t") == 0 || strcmp(word, "--text") == 0;
+  if (!text && strcmp(word, "--jsonl") != 0) return 0;
+  as_text = text;
+  return 1;
+}
+
 /* Follows the gateway's frames; returns the exit code. */
 static int follow(void) {
   static char data[READ];
@@ -218,11 +226,10 @@ int main(int argc, char **argv) {
     return GENERIC;
   }
   as_text = strcmp(form, "text") == 0 || (streams[1] == 't' && strcmp(form, "jsonl") != 0);
-  for (int at = 2; at < argc; at++) {
-    if (strcmp(argv[at], "-t") == 0 || strcmp(argv[at], "--text") == 0) as_text = 1;
-    else if (strcmp(argv[at], "--jsonl") == 0) as_text = 0;
-    else break;
-  }
+  int raw = 0;
+  for (int at = 2; at < argc; at++) raw |= strcmp(argv[at], "--") == 0;
+  for (int at = 2; at < argc && form_option(argv[at]); at++) continue;
+  if (!raw) form_option(argv[argc - 1]);
   /* ROOT/bin/cortexfs-object-runner */
   if (realpath(argv[0], root) == NULL) fail("ENOENT", "the runner can't find its tree", GENERIC);
   for (int level = 0; level < 2; level++) {

@@ -83,7 +83,7 @@ def _stream(descriptor: int) -> str:
 def _as_text(arguments: list[str], form: str, streams: str) -> bool:
     """The form of a failure, as the gateway would have chosen it."""
     text = form == "text" or (streams[1] == "t" and form != "jsonl")
-    for words in (arguments, arguments[::-1] if "--" not in arguments else ()):
+    for words in (arguments, arguments[-1:] if "--" not in arguments else ()):
         for word in words:
             if word in ("-t", "--text"):
                 text = True
