@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import stat
 import sys
@@ -12,8 +13,10 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderUnavailable
-from gateway.features.rooms.vault import key_of_file, key_of_keychain
+from gateway.features.rooms.schemas import Secret
+from gateway.features.rooms.vault import Vault, key_of_file, key_of_keychain
 from gateway.server.keys import KeyFile
+from gateway.store import Store
 from tests.gateway.double import Double, Exchange, answers, silence
 from tests.rooms.running import House, calls, house, speaks
 
@@ -124,6 +127,22 @@ async def test_headers_that_a_model_sends_are_no_part_of_history(tmp_path: Path)
         history = await rooms.history(room)
         assert "tool:refused" in [event["event_type"] for event in history["events"]]
         assert VALUE not in str(history)
+
+
+async def test_first_secrets_at_once_have_one_key(tmp_path: Path) -> None:
+    made: list[bytes] = []
+
+    def key() -> bytes:
+        made.append(bytes([len(made)]) * 32)
+        return made[-1]
+
+    store = await Store.open(f"sqlite:///{tmp_path}/ctxgate.db")
+    vault = Vault(store, key)
+    secret = Secret(name="mine", value=VALUE, metadata={"provider": "acme"})
+    await asyncio.gather(*(vault.add("local", f"user {number}", secret) for number in range(4)))
+    assert [await vault.key_for("local", f"user {number}", "acme") for number in range(4)] == [VALUE] * 4
+    assert len(made) == 1
+    await store.aclose()
 
 
 def test_the_key_file(tmp_path: Path) -> None:

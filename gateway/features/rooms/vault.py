@@ -39,6 +39,7 @@ class Vault:
         self._store = store
         self._load = key
         self._key: bytes | None = None
+        self._loading = asyncio.Lock()
 
     async def add(self, tenant: str, user: str, secret: Secret) -> SecretShown:
         """Raises ProviderInvalidRequest; 409 if the name is taken."""
@@ -131,8 +132,9 @@ class Vault:
         except ImportError:
             message = "secrets need the package cryptography: pip install 'ctxgate[rooms]'"
             raise ProviderUnavailable(message, code="secrets_unavailable") from None
-        if self._key is None:
-            self._key = await asyncio.to_thread(self._load)
+        async with self._loading:  # else two first secrets would each make a key
+            if self._key is None:
+                self._key = await asyncio.to_thread(self._load)
         return AESGCM(self._key)
 
 
