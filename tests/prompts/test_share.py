@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from secrets import token_hex
@@ -80,6 +82,21 @@ def test_what_is_not_whole_or_not_ours_is_left_out(tmp_path: Path) -> None:
     (root / f"{cut.name}.json").write_bytes(msgspec.json.encode(cut))
     assert cut.name in late.list(KEY)
     assert (tmp_path / "share" / KEY).stat().st_mode & 0o077 == 0
+
+
+def test_keys_are_listed_at_once(tmp_path: Path) -> None:
+    url, each = f"memory://{token_hex(8)}", 40
+    found = [f"{number:032x}" for number in range(40)]
+    for key in found:
+        for _ in range(each):
+            Share(url).put(saved(key=key), file(tmp_path))
+    share, before = Share(url), sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            assert [*map(len, threads.map(share.list, found * 5))] == [each] * len(found) * 5
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_it_keeps_to_its_bounds_and_leaves_foreign_files_alone(tmp_path: Path) -> None:

@@ -59,11 +59,13 @@ class Share:
             self._known |= {
                 path: saved for path in new if (saved := _described(path, found.get(f"{root}/{path}"))) is not None
             }
-        for path in [path for path in self._known if path.startswith(f"{key}/") and path not in described]:
-            del self._known[path]
+        # Other threads list other keys meanwhile.
+        for path in [*self._known]:
+            if path.startswith(f"{key}/") and path not in described:
+                self._known.pop(path, None)
         return {
             saved.name: saved
-            for path, saved in self._known.items()
+            for path, saved in self._known.copy().items()
             if path in described and (file := files.get(f"{key}/{saved.name}{PROMPT}")) and file.size == saved.size
         }
 
