@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 import socket
+import threading
 import tomllib
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -143,6 +145,42 @@ def test_no_gateway(tmp_path: Path) -> None:
     done = ctxgate("doctor", "--config", file, "--client", "codex", cwd=tmp_path)
     assert done.returncode == 69
     assert "the gateway doesn't run\n       start it: ctxgate serve" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("client", "kind", "body", "told"),
+    [
+        ("ollama", "text/html", "<html>hello</html>", "not a JSON object: '<html>hello</html>'"),
+        ("ollama", "application/json", "[" * 100_000, "not a JSON object: '[[["),
+        ("opencode", "text/event-stream", "data: [DONE]\n\n", "the stream has nothing but its end"),
+        ("opencode", "text/event-stream", "data: <p>\n\ndata: [DONE]\n\n", "not a JSON object: '<p>'"),
+        ("opencode", "text/event-stream", 'data: {"error": "no"}\n\ndata: [DONE]\n\n', "ends with an error: no"),
+    ],
+)
+def test_a_server_that_is_no_gateway(client: str, kind: str, body: str, told: str, tmp_path: Path) -> None:
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.rfile.read(int(self.headers.get("content-length", 0)))
+            self.send_response(200)
+            self.send_header("content-type", kind)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body.encode())
+
+        do_POST = do_GET
+
+        def log_message(self, *args: Any) -> None:
+            pass
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        file = written(tmp_path, server={"port": server.server_port})
+        done = ctxgate("doctor", "--config", file, "--client", client, cwd=tmp_path, PATH="")
+        server.shutdown()
+        thread.join()
+    assert (done.returncode, done.stderr) == (69, "")
+    assert told in done.stdout
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -364,7 +364,7 @@ def _client_findings(contract: Contract, config: Config, model: Model) -> Iterat
             except httpx.ConnectError:
                 yield Finding("wrong", about, "the gateway doesn't run", "start it: ctxgate serve")
                 return
-            except httpx.TransportError as error:
+            except httpx.HTTPError as error:
                 yield Finding("wrong", about, f"the connection was lost: {error or type(error).__name__}")
 
 
@@ -423,9 +423,9 @@ def _step(client: httpx.Client, step: Step, model: str) -> str:
     if step.first is not None:
         return _stream(step, answer)
     if step.has:
-        found = answer.json()
+        found = _object(answer.text)
         for key in step.has:
-            if not isinstance(found, dict) or found.get(key) is None:
+            if found.get(key) is None:
                 _fail(f"the answer has no {key}")
     return "as expected"
 
@@ -444,11 +444,23 @@ def _stream(step: Step, answer: httpx.Response) -> str:
         return _ends(names[0], names[-1], step, len(names))
     if payloads.pop() != "[DONE]":
         _fail("the stream doesn't end with [DONE]")
-    first, last = json.loads(payloads[0]), json.loads(payloads[-1])
-    if "error" in last:
-        _fail(f"the stream ends with an error: {last['error'].get('message')}")
+    if not payloads:
+        _fail("the stream has nothing but its end")
+    first, last = _object(payloads[0]), _object(payloads[-1])
+    if (error := last.get("error")) is not None:
+        _fail(f"the stream ends with an error: {error.get('message') if isinstance(error, dict) else error}")
     named = next((key for key in step.last if last.get(key)), "")
     return _ends(step.first if step.first is not None and step.first in first else "", named, step, len(payloads))
+
+
+def _object(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        _fail(f"not a JSON object: {text[:100]!r}")
+    return found
 
 
 def _ends(first: str, last: str, step: Step, count: int) -> str:
