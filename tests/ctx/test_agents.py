@@ -291,6 +291,19 @@ def test_a_run_is_cancelled_from_another_connection(made: Tree, work: Path) -> N
         assert other.frame()["code"] == "ENOENT"
 
 
+def test_a_run_is_logged_once_also_without_its_client(made: Tree, work: Path) -> None:
+    log = made.root / "agent/reader.d/log"
+    with connect(made) as client:
+        client.ask(op="send", id="m1", session="logged", cwd=str(work), input=LIST)
+        stays = client.until()[-1]["run"]
+    with connect(made) as client:
+        client.ask(op="send", id="m2", session="logged", cwd=str(work), input="Tell a long story.")
+        leaves = client.frame()["run"]
+    made.wait(lambda: leaves in log.read_text())
+    entries = [entry for entry in frames(log.read_text()) if entry["session"] == "logged"]
+    assert [(entry["run"], entry["status"]) for entry in entries] == [(stays, "ok"), (leaves, "ok")]
+
+
 def test_nc_gets_the_whole_answer(made: Tree, work: Path) -> None:
     """A client that says all at once, and then only listens; afterwards the connection ends."""
     for request in (

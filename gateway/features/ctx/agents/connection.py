@@ -7,6 +7,7 @@ import logging
 import uuid
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 
 from msgspec import UNSET
@@ -66,6 +67,8 @@ class AgentConnection(BaseConnection):
         if sent.retried:
             await self._again(sent, request.id)
         else:
+            # The run goes on without its client, and is logged all the same.
+            self._rooms.when_done(sent, partial(self._ended, self.triple, request.session, run_id(sent.message.id)))
             self.follow(room, self._answer(sent, request))
 
     async def _again(self, sent: Sent, client: str) -> None:
@@ -86,10 +89,8 @@ class AgentConnection(BaseConnection):
         async with aclosing(self._rooms.answer(sent, {sent.message.id: request.id})) as batches:
             async for events in batches:
                 yield [line(event) for event in events]
-                last = events[-1]
-                if isinstance(last, Done) and isinstance(last.run, str):
+                if isinstance(events[-1], Done):
                     self._forget(sent, request.id)
-                    self._ended(self.triple, request.session, last.run, last.status)
 
     def _forget(self, sent: Sent, client: str) -> None:
         """Its run is done."""

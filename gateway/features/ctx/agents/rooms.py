@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +17,7 @@ from gateway.features.ctx.agents.settings import AgentSettings, read_settings
 from gateway.features.ctx.agents.translate import Translation, run_id
 from gateway.features.ctx.control import BadControlFile, Mistake
 from gateway.features.ctx.errors import Busy
-from gateway.features.ctx.events import Done, Event
+from gateway.features.ctx.events import Done, Event, Status
 from gateway.features.ctx.objects import Triple
 from gateway.features.rooms import transaction
 from gateway.features.rooms.schemas import Actor, DonePolicy, Message, Release, Rent, Room, Say, ToolPolicy, TurnBounds
@@ -176,6 +176,17 @@ class AgentRooms:
                     yield own
                     if isinstance(own[-1], Done):
                         return
+
+    def when_done(self, sent: Sent, then: Callable[[Status], None]) -> None:
+        """Calls `then` when the run that answers a message is done, unless the gateway ends before."""
+
+        async def wait() -> None:
+            async with aclosing(self.answer(sent, {})) as batches:
+                async for events in batches:
+                    if isinstance(last := events[-1], Done):
+                        then(last.status)
+
+        self._rooms.spawn(wait(), f"wait for the end of {run_id(sent.message.id)}")
 
     async def interrupt(self, room: str) -> None:
         """Ends the running turn, if there is one."""
