@@ -18,6 +18,9 @@ from tests.models.pull.sources import WEIGHTS, Source, serving
 from tests.patience import PATIENCE
 from tests.support.hub import COMMIT, REPO, hub
 
+PARTS = tuple(f"tiny-{part:05d}-of-00003.gguf" for part in (1, 2, 3))
+VOICE = ("tiny.onnx", "tiny.onnx.json")
+
 
 def environment(source: Source, folder: Path) -> dict[str, str]:
     """Of a command that takes `source` for the hub."""
@@ -37,15 +40,15 @@ def run(
     source: Source,
     folder: Path,
     pull: str,
-    *,
+    *options: str,
     path: str = "tiny.gguf",
     before: tuple[str, ...] = (),
     prepare: Callable[[], None] | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """before: words before the command. prepare: runs in its process before it."""
+    """options: of the command. before: words before it. prepare: runs in its process before it."""
     config = folder / "config.yaml"
     config.write_text(f"active_model: m\nmodels: {{m: {{runtime: llama.cpp, path: {path}, pull: {pull}}}}}\n")
-    command = [*before, sys.executable, "-m", "gateway", "pull", "--config", str(config)]
+    command = [*before, sys.executable, "-m", "gateway", "pull", "--config", str(config), *options]
     return subprocess.run(
         command,
         env=environment(source, folder),
@@ -154,12 +157,47 @@ def test_a_disk_that_is_too_small_is_said_before_the_download(path: str, tmp_pat
 
 
 def test_a_model_in_several_files(tmp_path: Path) -> None:
-    names = tuple(f"tiny-{part:05d}-of-00003.gguf" for part in (1, 2, 3))
-    with serving(hub(names=names)) as source:
-        done = run(source, tmp_path, f"{{hub: {REPO}, file: {names[0]}}}", path=names[0])
+    with serving(hub(names=PARTS)) as source:
+        done = run(source, tmp_path, f"{{hub: {REPO}, file: {PARTS[0]}}}", path=PARTS[0])
+    assert done.returncode == 0, done.stderr
+    assert left(tmp_path) == sorted(PARTS)
+    assert all((tmp_path / name).read_bytes() == WEIGHTS for name in PARTS)
+
+
+@pytest.mark.parametrize("names", [PARTS, VOICE], ids=["parts", "voice"])
+def test_several_files_appear_together_and_are_continued_together(names: tuple[str, ...], tmp_path: Path) -> None:
+    pull = f"{{hub: {REPO}, file: {names[0]}}}"
+    fails = f"/{REPO}/resolve/{COMMIT}/{names[1]}"
+    source = hub(names=names)
+    source.statuses = {fails: 503}
+    with serving(source):
+        assert run(source, tmp_path, pull, path=names[0]).returncode == 69
+        assert not [name for name in names if (tmp_path / name).exists()]
+        source.statuses = {}
+        done = run(source, tmp_path, pull, path=names[0])
     assert done.returncode == 0, done.stderr
     assert left(tmp_path) == sorted(names)
-    assert all((tmp_path / name).read_bytes() == WEIGHTS for name in names)
+    assert f"GET /{REPO}/resolve/{COMMIT}/{names[0]} bytes={len(WEIGHTS)}-" in source.asked
+
+
+def test_of_several_files_those_that_are_missing_or_damaged_are_fetched(tmp_path: Path) -> None:
+    pull = f"{{hub: {REPO}, file: {PARTS[0]}}}"
+    (tmp_path / PARTS[0]).write_bytes(WEIGHTS)
+    (tmp_path / PARTS[1]).write_bytes(WEIGHTS[:-1] + b"x")
+    with serving(hub(names=PARTS)) as source:
+        done = run(source, tmp_path, pull, path=PARTS[0])
+        assert done.returncode == 0, done.stderr
+        assert [(tmp_path / name).read_bytes() == WEIGHTS for name in PARTS] == [True, True, True]
+        assert not [asked for asked in source.asked if asked.startswith("GET") and PARTS[0] in asked]
+
+
+def test_force_replaces_every_file(tmp_path: Path) -> None:
+    for name in PARTS:
+        (tmp_path / name).write_bytes(b"old")
+    with serving(hub(names=PARTS)) as source:
+        done = run(source, tmp_path, f"{{hub: {REPO}, file: {PARTS[0]}}}", "--force", path=PARTS[0])
+    assert done.returncode == 0, done.stderr
+    assert [(tmp_path / name).read_bytes() == WEIGHTS for name in PARTS] == [True, True, True]
 
 
 def test_a_licence_that_must_be_accepted(tmp_path: Path) -> None:

