@@ -17,7 +17,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from gateway.config import Config, ConfigError, Model, load
+from gateway.config import Config, ConfigError, load
 from gateway.core.reload import Reloader
 from gateway.errors import (
     GatewayError,
@@ -26,7 +26,8 @@ from gateway.errors import (
     ProviderInvalidRequest,
     ProviderRateLimit,
 )
-from gateway.features.models.inventory import add, remove
+from gateway.features.models.inventory import add
+from gateway.features.models.inventory.remove import remove
 from gateway.features.models.pull import pull as fetch
 from gateway.features.ollama.wire.answer import error_object
 from gateway.features.ollama.wire.request import Named, plain_name
@@ -74,16 +75,9 @@ async def delete(request: Request) -> ASGIApp:
     if name != model.name and name not in model.aliases:
         raise ProviderInvalidModel(f"name the model to delete, not {name!r}", param="model")
     with _configuration():
-        await asyncio.to_thread(_remove, config, model)
+        await asyncio.to_thread(remove, config, model, weights=model.pull is not None)
         await reloader.reload()
     return Response(status_code=200)
-
-
-def _remove(config: Config, model: Model) -> None:
-    files = remove.weights(config, model) if model.pull is not None else []
-    remove.remove(config, model)
-    if model.pull is not None:
-        remove.delete(model, files)
 
 
 @contextmanager

@@ -373,7 +373,7 @@ def test_remove(config: Path, tmp_path: Path, test_model: Path) -> None:
     assert f"its weights stay at {mine}" in kept.stdout
     assert config.read_text() == FILE
     assert ctxgate(config, "add", mine, "--no-smoke").returncode == 0
-    (config.parent / ".mine.gguf.abc.part").write_bytes(b"half")
+    (config.parent / ".mine.gguf.0123456789ab.part").write_bytes(b"half")
     gone = ctxgate(config, "remove", "mine", "--weights")
     assert f"deleted {mine}" in gone.stdout
     assert (left(config), config.read_text()) == ([], FILE)

@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from io import BytesIO
+from pathlib import Path
+from socketserver import ThreadingUnixStreamServer
 from typing import Any
 
 from tests.patience import PATIENCE
@@ -58,8 +60,14 @@ class Source:
         self.hold.set()
 
 
+class _AtSocket(ThreadingUnixStreamServer):
+    server_port = None
+
+
 @contextmanager
-def serving(source: Source) -> Iterator[Source]:  # noqa: C901  one handler answers every path of the double
+def serving(source: Source, uds: Path | None = None) -> Iterator[Source]:  # noqa: C901  one handler for every path
+    """uds: a Unix socket to listen at, instead of a port."""
+
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
         timeout = 10
@@ -72,6 +80,9 @@ def serving(source: Source) -> Iterator[Source]:  # noqa: C901  one handler answ
 
         def do_HEAD(self) -> None:
             self.answer(with_body=False)
+
+        def do_DELETE(self) -> None:
+            self.do_POST()
 
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
@@ -118,8 +129,8 @@ def serving(source: Source) -> Iterator[Source]:  # noqa: C901  one handler answ
             if cut is not None:
                 self.close_connection = True
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        source.url = f"http://127.0.0.1:{server.server_port}"
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) if uds is None else _AtSocket(str(uds), Handler) as server:
+        source.url = f"http://127.0.0.1:{server.server_port}" if uds is None else f"unix:{uds}"
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
         thread.start()
         try:

@@ -22,14 +22,11 @@ examples:
 @click.argument("name", metavar="NAME", help="A model of config.yaml.")
 def remove(config: Path | None, weights: bool, name: str) -> None:
     """Removes a model from config.yaml. Comments of other models stay; a running gateway notices the change itself."""
-    from gateway.features.models.inventory import remove as inventory
+    from gateway.features.models.inventory.remove import remove as removed
 
     loaded = configuration(config)
     model = loaded.resolve(name)
-    files = inventory.weights(loaded, model) if weights else []
-    inventory.remove(loaded, model)
-    if weights:
-        inventory.delete(model, files)
+    files = removed(loaded, model, weights=weights)
     say(f"{loaded.source} has no {model.name} any more")
     for file in files:
         say(f"deleted {file}")

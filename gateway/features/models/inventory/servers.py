@@ -109,15 +109,18 @@ def in_ollama(base: str, name: str) -> Facts | None:
     )
 
 
-def drop_from_ollama(base: str, name: str) -> None:
-    """Raises ProviderUnavailable if Ollama isn't running or refuses."""
-    try:
-        with httpx.Client(base_url=base, timeout=SECONDS, trust_env=False) as http:
-            answer = http.request("DELETE", "/api/delete", json={"model": name})
-    except httpx.HTTPError as error:
-        raise ProviderUnavailable(f"Ollama isn't running at {base}: start it with `ollama serve`") from error
-    if answer.status_code not in (200, 404):
-        raise ProviderUnavailable(f"Ollama can't delete {name}: it answers {answer.status_code}")
+def drop_from_ollama(model: Model) -> None:
+    """Deletes it where the model's own Ollama is. Raises ProviderUnavailable if that isn't running or refuses."""
+    uds, name = model.uds, model.upstream_name
+    for base in model.replicas or (model.base_url or "http://localhost",):
+        transport = httpx.HTTPTransport(uds=str(uds)) if uds is not None else None
+        try:
+            with httpx.Client(base_url=base, transport=transport, timeout=SECONDS, trust_env=False) as http:
+                answer = http.request("DELETE", "/api/delete", json={"model": name})
+        except httpx.HTTPError as error:
+            raise ProviderUnavailable(f"Ollama isn't running at {uds or base}: start it with `ollama serve`") from error
+        if answer.status_code not in (200, 404):
+            raise ProviderUnavailable(f"Ollama can't delete {name}: it answers {answer.status_code}")
 
 
 def _one(http: httpx.Client, url: str, wanted: str | None) -> tuple[str, Json]:

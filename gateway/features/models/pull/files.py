@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -95,3 +96,9 @@ def wrong_hash(name: str, wanted: str, found: str) -> ProviderInvalidResponse:
 def beside(place: Path, what: str) -> Path:
     """A hidden file in the same folder, so that a move to `place` is atomic."""
     return place.with_name(f".{place.name}.{what}")
+
+
+def unfinished(place: Path) -> list[Path]:
+    """What a pull to `place` has left beside it when it was interrupted."""
+    ours = re.compile(re.escape(beside(place, "").name) + r"(?:writing|old|[0-9a-f]{12}\.(?:part|hub))")
+    return [path for path in place.parent.iterdir() if ours.fullmatch(path.name)] if place.parent.is_dir() else []
