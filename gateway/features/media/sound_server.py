@@ -62,7 +62,8 @@ class Refused(Exception):
         self.code, self.param, self.status = code, param, status
 
     def body(self) -> Json:
-        told = {"message": str(self), "type": "invalid_request_error", "code": self.code, "param": self.param}
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        told = {"message": str(self), "type": kind, "code": self.code, "param": self.param}
         return {"error": told}
 
 
@@ -114,7 +115,7 @@ class Worker:
             line = self._line(sign)
             self._ended = "end" in line or "error" in line
             if error := line.get("error"):
-                raise Refused(error["message"], error["code"], error["param"])
+                raise Refused(error["message"], error["code"], error["param"], error["status"])
             yield line
             if self._ended:
                 return
@@ -301,7 +302,10 @@ class Handler(BaseHTTPRequestHandler):
         if format not in SOUNDS:
             raise Refused(f"response_format: must be one of {', '.join(SOUNDS)}", param="response_format")
         voice = fields.get("voice")
-        asked = {"input": text, "format": format, "voice": voice.get("id") if isinstance(voice, dict) else voice}
+        voice = voice.get("id") if isinstance(voice, dict) else voice
+        if not isinstance(voice, str | None):
+            raise Refused("voice: must be a string", param="voice")
+        asked = {"input": text, "format": format, "voice": voice}
         asked["speed"] = _number(fields, "speed", 0.25, 4) or 1.0
         with self.server.worker.asked(asked, self._sign) as pieces:
             for piece in pieces:

@@ -14,6 +14,7 @@ import json
 import os
 import select
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
@@ -285,7 +286,11 @@ def main() -> None:
                     tell({"end": {}})
                     break
         except Refused as error:
-            tell({"error": {"message": str(error), "code": error.code, "param": error.param}})
+            tell({"error": {"message": str(error), "code": error.code, "param": error.param, "status": 400}})
+        except Exception:  # noqa: BLE001 - the libraries' own, about one input: the next one is answered
+            traceback.print_exc()
+            message = "the model failed on this input: the engine's log has it"
+            tell({"error": {"message": message, "code": "engine_failed", "param": None, "status": 500}})
 
 
 def _lines() -> Iterator[bytes]:
