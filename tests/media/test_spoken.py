@@ -118,6 +118,21 @@ async def test_the_first_sentence_is_spoken_while_the_text_comes() -> None:
         assert sound == b"".join(text.upper().encode()[: len(text) // 2 * 2] for text in inputs)
 
 
+async def test_a_chunk_without_choices_may_come_first() -> None:
+    """Azure begins with the results of its filter."""
+    filter = {**chunk(), "choices": [], "prompt_filter_results": [{"prompt_index": 0}]}
+    chat = streams(filter, chunk(role="assistant"), chunk(TEXT), chunk(reason="stop"))
+    async with asking(chat) as (client, _, speaks):
+        events = [event async for event in await streamed(client)]
+        assert not events[0].choices
+        assert events[0].model_extra == {"prompt_filter_results": [{"prompt_index": 0}]}
+        sounds = [event.choices[0].delta.audio for event in events[1:]]
+        assert "".join((audio and audio.transcript) or "" for audio in sounds) == TEXT
+        assert any(audio and audio.data for audio in sounds)
+        assert events[-1].choices[0].finish_reason == "stop"
+        assert len(speaks.requests) == 2
+
+
 async def test_a_call_is_not_spoken() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     chat = streams(chunk(tool_calls=[{"index": 0, **call}]), chunk(reason="tool_calls"))

@@ -143,6 +143,7 @@ class SpokenStream:
         self.text = ""
         self.last: list[bytes] = []
         """The chunks that end the answer."""
+        self._ended = False
         self._shape: Json = {}
 
     def feed(self, payload: bytes) -> tuple[list[bytes], str]:
@@ -150,9 +151,11 @@ class SpokenStream:
         chunk = decode(payload)
         self._shape = {key: chunk[key] for key in ("id", "object", "created", "model") if key in chunk}
         choices = chunk.get("choices") or []
-        if self.last or not choices:
+        if self._ended:
             self.last.append(payload)
             return [], ""
+        if not choices:
+            return [payload], ""  # Azure's first one has its filter's results alone
         delta = choices[0].get("delta") or {}
         text = delta.pop("content", None) or ""
         if text:
@@ -160,6 +163,7 @@ class SpokenStream:
             delta["audio"] = {"id": self.id, "transcript": text}
         reason = choices[0].get("finish_reason")
         if reason is not None:
+            self._ended = True
             self.last.append(encode({**chunk, "choices": [{**choices[0], "delta": {}}]}))
             choices[0]["finish_reason"] = None
         return ([encode(chunk)] if delta else []), text
