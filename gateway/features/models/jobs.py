@@ -146,18 +146,18 @@ class Jobs:
         if job is None:
             raise ProviderInvalidRequest(f"there is no job {id[:40]}", code="not_found", status=404)
         if (task := self._tasks.get(id)) is not None:
-            task.cancel()
+            _stop(task)
             await asyncio.wait({task})
         return job
 
     async def aclose(self) -> None:
         """A job that runs is interrupted: the next gateway lists it so."""
         for job in self._jobs or ():
-            if job.id in self._tasks:
+            if (task := self._tasks.get(job.id)) is not None and not task.cancelling():
                 job.state, job.ended = "interrupted", time.time()
         tasks = [*self._tasks.values()]
         for task in tasks:
-            task.cancel()
+            _stop(task)
         if tasks:
             await asyncio.wait(tasks)
 
@@ -181,9 +181,11 @@ class Jobs:
                 if not await process.wait(LIMIT_SECONDS):
                     raise ProviderInvalidRequest(f"it took longer than {LIMIT_SECONDS / 3600:g} hours")
             finally:
-                await process.stop()
-                _follow(job, process)
-                del self._commands[job.id]
+                try:
+                    await process.stop()
+                finally:
+                    _follow(job, process)
+                    del self._commands[job.id]
             if process.returncode not in HAS_RESULTS[kind]:
                 raise ProviderInvalidRequest(job.lines[-1] if job.lines else process.ending())
 
@@ -237,6 +239,12 @@ class Jobs:
                 await asyncio.to_thread(whole, self._file, content)
             except OSError as error:
                 log.warning("the list of jobs can't be written: %s", error)
+
+
+def _stop(task: asyncio.Task[None]) -> None:
+    """Once: a second time would interrupt the end of its program, and another could begin beside it."""
+    if not task.cancelling():
+        task.cancel()
 
 
 def _as_ollama(subject: str) -> str:
