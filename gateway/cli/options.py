@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,15 @@ class Group(Command, click.Group):
     """A command with actions, each of which takes the options of its group too."""
 
     command_class = Command
+
+
+class Finite(click.FloatRange):
+    """A number in a range. Not a number, nan, would be in every one."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if not math.isfinite(found := super().convert(value, param, ctx)):
+            self.fail(f"{value} isn't a finite number.", param, ctx)
+        return found
 
 
 def _own_or_parents(ctx: click.Context, param: click.Parameter, value: Any) -> Any:

@@ -96,6 +96,12 @@ def test_a_run_ends_with_the_advice_and_its_own_exit_code(tmp_path: Path, capsys
     assert "CALLS AS TEXT" not in capsys.readouterr().out
 
 
+def test_a_missed_target_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(tmp_path / "missed", "--fake", "leaky", "--suite", "smoke", "--min", "overall=90") == 1
+    assert "CALLS AS TEXT" in capsys.readouterr().out
+    assert run(tmp_path / "met", "--fake", "leaky", "--suite", "smoke", "--min", "overall=10") == 6
+
+
 def test_a_regression_comes_first(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(tmp_path / "right", "--fake", "oracle") == 0
     assert run(tmp_path / "worse", "--fake", "leaky", "--baseline", str(tmp_path / "right"), "--allow-mismatch") == 1

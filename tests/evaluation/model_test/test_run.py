@@ -386,6 +386,50 @@ def test_wrong_words(capsys: Capture, words: list[str], code: int, says: str) ->
     assert says in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf", "-1"])
+@pytest.mark.parametrize("option", ["temperature", "top-p", "timeout", "alpha", "margin", "noninferiority"])
+def test_numbers_that_would_pass_every_model_are_refused(capsys: Capture, option: str, number: str) -> None:
+    """No comparison with nan is true."""
+    words = [f"--{option}", number, "--fake", "never", "--suite", "smoke", "--dry-run"]
+    assert main(words) == 2
+    assert f"Invalid value for '--{option}'" in capsys.readouterr().err
+
+
+def test_a_share_that_is_no_number(capsys: Capture, tmp_path: Path) -> None:
+    assert run(tmp_path, "--fake", "noisy:nan") == 2
+    assert "nan is no share" in capsys.readouterr().err
+
+
+def test_a_saved_run_is_found_by_the_name_it_was_given(tmp_path: Path, capsys: Capture) -> None:
+    ask = ["run", "--fake", "oracle", "--suite", "smoke", "--limit", "5", "--quiet", "--no-png", "--no-html"]
+    ask += ["--baselines", str(tmp_path / "kept")]
+    assert main([*ask, "--out", str(tmp_path / "a"), "--save-baseline", "qwen3:4b"]) == 0
+    assert main([*ask, "--out", str(tmp_path / "b"), "--baseline", "qwen3:4b"]) == 0
+    assert "NO REGRESSION" in capsys.readouterr().out
+
+
+def test_foreign_files_beside_the_baselines_are_passed_over(tmp_path: Path, capsys: Capture) -> None:
+    kept = tmp_path / "kept"
+    kept.mkdir()
+    (kept / "old.json").write_text('{"format": "model-test-baseline/0"}')
+    (kept / "deep.json").write_text("[" * 100_000)
+    ask = ["run", "--fake", "oracle", "--suite", "smoke", "--limit", "5", "--quiet", "--no-png", "--no-html"]
+    ask += ["--baselines", str(kept)]
+    assert main([*ask, "--out", str(tmp_path / "a"), "--save-baseline", "x"]) == 0
+    assert "old.json: its format is 'model-test-baseline/0'" in capsys.readouterr().err
+    assert main([*ask, "--out", str(tmp_path / "b")]) == 0
+    assert "NO REGRESSION" in capsys.readouterr().out, "x was found"
+    assert main(["baseline", "list", "--baselines", str(kept)]) == 0
+    shown = capsys.readouterr()
+    assert shown.out.startswith("x ")
+    assert "old.json" in shown.err
+
+
+def test_a_baseline_that_cannot_be_read_is_said_before_anything_is_asked(tmp_path: Path) -> None:
+    assert run(tmp_path / "out", "--fake", "oracle", "--suite", "smoke", "--baseline", "nowhere") == 2
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_secret_is_written_nowhere(tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-very-secret")
     with failing("half-broken") as url:

@@ -47,6 +47,13 @@ def test_a_worse_setting_is_stopped_and_the_better_one_promoted(tmp_path: Path, 
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".config")] == []
 
 
+@pytest.mark.parametrize("options", [("--options", 'a "b'), ("--days", "nan")])
+def test_wrong_options(tmp_path: Path, test_model: Path, options: tuple[str, str]) -> None:
+    done = swap(written(tmp_path, test_model, "right"), "wrong", *options)
+    assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
+    assert f"Invalid value for '{options[0]}'" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("name", "code", "says"),
     [

@@ -13,7 +13,7 @@ from typing import Any, cast
 import click
 
 from gateway.cli.broken_pipe import exit_quietly
-from gateway.cli.options import FILE, Command, Group
+from gateway.cli.options import FILE, Command, Finite, Group
 from gateway.cli.text import say
 from gateway.features.evaluation.model_test import VERSION, commands, compare, fake, results, run
 from gateway.features.evaluation.model_test.cases import BadSuite
@@ -42,7 +42,8 @@ exit codes:
   3    the endpoint can't be reached or doesn't have the model
   4    too many questions without an answer: no score
   5    the baseline was asked or judged in another way
-  6    calls came out as text, without a regression: the output says what to try
+  6    calls came out as text, without a regression or a missed target: the output says what to try
+       (without a baseline, cases that must pass may have failed for that)
   130  interrupted; the same command with the same --out resumes
 """
 
@@ -133,8 +134,8 @@ CASES = all_of(
     cases("--seed", type=int, default=0, metavar="N", help="Changes which cases --limit chooses."),
 )
 HOW = all_of(
-    how("--temperature", type=float, default=0.0, metavar="T", help="Default: 0."),
-    how("--top-p", type=float, default=1.0, metavar="P", help="Default: 1."),
+    how("--temperature", type=Finite(0), default=0.0, metavar="T", help="Default: 0."),
+    how("--top-p", type=Finite(0, 1), default=1.0, metavar="P", help="Default: 1."),
     how("--max-tokens", type=COUNT, default=1024, metavar="N", help="The most tokens of an answer (default: 1024)."),
     how("--system-prompt", metavar="FILE", help="A system message before each conversation."),
     how("--tool-choice", type=click.Choice(["auto", "required"]), default="auto", help="For cases that name none."),
@@ -154,7 +155,7 @@ RUNNING = all_of(
     running("--concurrency", type=COUNT, default=1, metavar="N", help="Cases at once; no times are reported above 1."),
     running(
         "--timeout",
-        type=float,
+        type=Finite(0, min_open=True),
         default=120.0,
         metavar="SECONDS",
         help="Time limit for one whole answer (default: 120).",
@@ -167,9 +168,9 @@ RUNNING = all_of(
     running("--max-error-rate", type=percent, default="2", metavar="PCT", help="No score above this (default: 2)."),
 )
 RULES = all_of(
-    rules("--alpha", type=float, default=0.05, metavar="P", help="Significance level (default: 0.05)."),
-    rules("--margin", type=float, default=2.0, metavar="PTS", help="Smallest drop that counts (default: 2)."),
-    rules("--noninferiority", type=float, metavar="PTS", help="Pass only if shown to be less than this worse."),
+    rules("--alpha", type=Finite(0, 1), default=0.05, metavar="P", help="Significance level (default: 0.05)."),
+    rules("--margin", type=Finite(0), default=2.0, metavar="PTS", help="Smallest drop that counts (default: 2)."),
+    rules("--noninferiority", type=Finite(0), metavar="PTS", help="Pass only if shown to be less than this worse."),
     rules("--min", multiple=True, type=minimum, metavar="CATEGORY=PCT", help="Lowest share allowed; repeatable."),
     rules("--targets", type=click.Choice(["localcowork"]), help="select 90, chain 80, abstain+missing-param 85."),
     rules("--gate-latency", is_flag=True, help="Count slower answers as a regression, too."),

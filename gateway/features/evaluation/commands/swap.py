@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.options import FILE, Command, Finite, config_option, configuration
 from gateway.cli.text import say
 from gateway.config.edit import with_active_model, write
 from gateway.errors import ProviderInvalidRequest, ProviderModelNotLoaded
@@ -56,7 +56,7 @@ class Test:
 
     source: Path
     suite: str
-    options: str
+    options: tuple[str, ...] = ()
     stdout: int | None = None
 
     def run(self, model: Model, out: Path, baseline: str) -> int:
@@ -64,7 +64,7 @@ class Test:
         say(f"\n{model.name}: {self.suite}", file=sys.stderr)
         command = [*MODEL_TEST, "run", "--serve", "--config", str(self.source)]
         command += ["--model", model.name, "--suite", self.suite, "--baseline", baseline, "--fresh"]
-        command += ["--out", str(out.resolve()), *shlex.split(self.options)]
+        command += ["--out", str(out.resolve()), *self.options]
         with subprocess.Popen(command, stdout=self.stdout) as process:  # noqa: S603
             # The run has to stop its gateway, so it gets SIGTERM and time, never SIGKILL.
             before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
@@ -80,6 +80,10 @@ class Test:
                 signal.signal(signal.SIGTERM, before)
 
 
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(shlex.split(text))
+
+
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @click.option(
@@ -88,7 +92,7 @@ class Test:
     metavar="SUITE",
     help="smoke, core, bfcl-mini, bfcl, a folder, or traffic: recorded requests (default: core).",
 )
-@click.option("--days", type=click.FloatRange(0, min_open=True), default=7.0, help="traffic: how old requests may be.")
+@click.option("--days", type=Finite(0, min_open=True), default=7.0, help="traffic: how old requests may be.")
 @click.option(
     "--limit", type=click.IntRange(1), default=1000, help="traffic: how many requests to replay, the newest first."
 )
@@ -96,14 +100,16 @@ class Test:
 @click.option("--send-conversations", is_flag=True, help="traffic: recorded requests may leave this machine.")
 @click.option("--baseline", metavar="PATH", help="Results of the active model (default: test it now).")
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the results (default: below runs/swap).")
-@click.option("--options", default="", metavar="TEXT", help="Options of `ctxgate model-test` for both runs.")
+@click.option(
+    "--options", type=_words, default="", metavar="TEXT", help="Options of `ctxgate model-test` for both runs."
+)
 @click.argument("model", metavar="MODEL", help="The candidate, a model of config.yaml.")
 def swap(
     config: Path | None,
     gate: str,
     baseline: str | None,
     out: Path | None,
-    options: str,
+    options: tuple[str, ...],
     model: str,
     **traffic: Any,
 ) -> int:
@@ -156,7 +162,13 @@ def _by_traffic(
 
 
 def _by_suite(
-    config: Config, active: Model, candidate: Model, suite: str, baseline: str | None, out: Path | None, options: str
+    config: Config,
+    active: Model,
+    candidate: Model,
+    suite: str,
+    baseline: str | None,
+    out: Path | None,
+    options: tuple[str, ...],
 ) -> int:
     """Returns the exit code of scripts/model-test, after saying why the candidate doesn't pass."""
     from gateway.features.evaluation.model_test.target import RUNS

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.options import FILE, Command, config_option, configuration, url_option
+from gateway.cli.options import FILE, Command, Finite, config_option, configuration, url_option
 from gateway.cli.text import say
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderUnavailable
 
@@ -46,7 +46,7 @@ MAX_RECORDED = 4
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
 @url_option
-@click.option("--minutes", type=click.FloatRange(0.05), default=6.0, help="Time for the trials (default: 6).")
+@click.option("--minutes", type=Finite(0.05), default=6.0, help="Time for the trials (default: 6).")
 @click.option("--tokens", type=click.IntRange(8), default=96, help="The most tokens of an answer (default: 96).")
 @click.option(
     "--all", "exhaustive", is_flag=True, help="Give every setting the same trials, instead of dropping slow ones."
@@ -381,10 +381,10 @@ def smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any])
         made.write_bytes(with_keys(before, model.name, {key: written(value) for key, value in changes.items()}))
         with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
             out = Path(folder)
-            own = swap.Test(config.source, "smoke", "").run(model, out / "own", "none")
+            own = swap.Test(config.source, "smoke").run(model, out / "own", "none")
             return (
                 own in swap.MEASURED
-                and swap.Test(made, "smoke", "").run(model, out / "new", str(out / "own")) in swap.PASSED
+                and swap.Test(made, "smoke").run(model, out / "new", str(out / "own")) in swap.PASSED
             )
     finally:
         made.unlink(missing_ok=True)

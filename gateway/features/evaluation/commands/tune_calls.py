@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -22,10 +21,11 @@ from gateway.features.evaluation.tune.calls import ORDERS, Tried, choose, histog
 if TYPE_CHECKING:
     from gateway.config import Config, Model
 
-QUESTIONS = "--no-html --no-png --max-tokens 1 --names underscore"
-"""Options of model-test: the first token of each answer tells enough. Most programs name their tools like this."""
+WHOLE = ("--no-html", "--no-png", "--names", "underscore")
+"""Options of model-test. Most programs name their tools like this."""
 
-WHOLE = "--no-html --no-png --names underscore"
+QUESTIONS = (*WHOLE, "--max-tokens", "1")
+"""The first token of each answer tells enough."""
 
 
 def decidable(model: Model) -> bool:
@@ -51,6 +51,7 @@ def measure(config: Config, model: Model, suite: str) -> list[Tried] | int:
     Returns the exit code of model-test if a run has no answers.
     """
     from gateway.features.evaluation.model_test.commands import suites
+    from gateway.features.evaluation.model_test.run import SAMPLES, read_samples
 
     cases = suites([suite]).cases
     due = {case.id: case.must_call for case in cases if case.must_call is not None and case.tool_choice is None}
@@ -64,13 +65,12 @@ def measure(config: Config, model: Model, suite: str) -> list[Tried] | int:
             code = _run(config, model, with_keys(before, model.name, keys), suite, out, QUESTIONS)
             if code not in MEASURED:
                 return code
-            lines = (out / "samples.jsonl").read_text().splitlines()
-            samples = [sample for sample in map(json.loads, lines) if sample.get("way") == "whole"]
+            samples = [sample for sample in read_samples(out / SAMPLES)[1] if sample.get("way") == "whole"]
             found.append(tried(order, read(samples, due)))
     return found
 
 
-def _run(config: Config, model: Model, made: bytes, suite: str, out: Path, options: str) -> int:
+def _run(config: Config, model: Model, made: bytes, suite: str, out: Path, options: tuple[str, ...]) -> int:
     file = config.source.with_name(f".tune-{os.getpid()}.yaml")
     try:
         file.write_bytes(made)

@@ -21,7 +21,7 @@ from gateway.features.evaluation.tune.tools import Showing, Way, choose, note, r
 if TYPE_CHECKING:
     from gateway.config import Config, Model
 
-QUIET = "--no-html --no-png"
+QUIET = ("--no-html", "--no-png")
 """Options of model-test: only the scores are needed."""
 
 

@@ -38,7 +38,9 @@ class Fake:
         try:
             self.share = float(share or 0)
         except ValueError:
-            raise BadMode(f"{share} is no share: 0 to 1") from None
+            self.share = -1
+        if not 0 <= self.share <= 1:
+            raise BadMode(f"{share} is no share: 0 to 1")
         self._cases: Mapping[str, Case] = {case.id: case for case in cases}
 
     def answer(self, place: str) -> ModelAnswer:

@@ -249,7 +249,7 @@ def read(path: Path) -> Json:
         result = json.loads(file.read_text("utf-8"))
     except OSError as error:
         raise BadResult(f"{file}: {error.strerror}; it takes a baseline's file, or a run's folder") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadResult(f"{file}: {error}") from error
     if not isinstance(result, dict) or result.get("format") != FORMAT:
         found = result.get("format") if isinstance(result, dict) else type(result).__name__

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gateway.cli.client import RunningGateway, foreign
-from gateway.cli.options import Command, config_option, json_option, port_option, url_option
+from gateway.cli.options import Command, Finite, config_option, json_option, port_option, url_option
 from gateway.cli.text import say
 from gateway.config import find
 from gateway.config.loader import NoConfig
@@ -45,7 +45,9 @@ NODES = ("NODE", "ADDRESS", "STATE", "CPUS", "MEMORY FREE", "GPU MEMORY FREE", "
 @port_option
 @click.option("--once", is_flag=True, help="Print one table and exit.")
 @json_option
-@click.option("--interval", type=float, default=1.0, metavar="SECONDS", help="Time between updates (default: 1).")
+@click.option(
+    "--interval", type=Finite(0, 86_400), default=1.0, metavar="SECONDS", help="Time between updates (default: 1)."
+)
 def status(config: Path | None, url: str | None, port: int | None, once: bool, as_json: bool, interval: float) -> None:
     """Shows what the running gateway does: its models, their engines and requests. Ctrl-C ends it.
 
