@@ -26,7 +26,7 @@ def samples(folders: list[Path]) -> dict[str, Json]:
     """By case."""
     found: dict[str, Json] = {}
     for folder in folders:
-        for line in (folder / "samples.jsonl").read_text().splitlines():
+        for line in (folder / "samples.jsonl").read_text("utf-8").split("\n")[:-1]:
             sample = json.loads(line)
             if sample.get("way") == "whole":
                 found[sample["case"]] = sample

@@ -87,7 +87,7 @@ def _read(file: Path) -> Json | None:
 
 def _failed(file: Path) -> Iterator[Json]:
     try:
-        lines = file.read_text("utf-8", "replace").splitlines() if file.stat().st_size <= MAX_BYTES else []
+        lines = file.read_text("utf-8", "replace").split("\n") if file.stat().st_size <= MAX_BYTES else []
     except OSError:
         return
     samples = {}

@@ -15,6 +15,20 @@ from gateway.features.evaluation.model_test.fake import chunks, served, whole
 from tests.patience import PATIENCE
 
 RIGHT = ModelAnswer(content="Ready.", finish="stop")
+HALF = "\ud83d"
+DEEP: dict[str, Any] = {"id": "c", "type": "function", "function": {"name": "get_weather", "arguments": "[" * 100_000}}
+ODD: dict[str, dict[str, Any]] = {
+    "half an emoji": {"content": HALF},
+    "half an emoji in a call": {
+        "content": None,
+        "tool_calls": [
+            {"id": "c", "type": "function", "function": {"name": HALF, "arguments": json.dumps({"a": HALF})}}
+        ],
+    },
+    "nested deeply": {"content": None, "tool_calls": [DEEP]},
+    "a list as content": {"content": [{"type": "text", "text": "Ready."}]},
+}
+"""Messages that OpenAI wouldn't send, or no model should write."""
 
 
 @contextmanager
@@ -33,7 +47,7 @@ def failing(trouble: str) -> Iterator[str]:
     gone: the preflight passes, then connections are closed        bad-list: /v1/models is no list
     reproducible: one question gets a 500 each time, the others are answered, by what says it is a ctxgate
     refuses: the same with a 400        overflow: everything beyond the preflight is context_length_exceeded
-    two: has two models, neither of which it calls active
+    two: has two models, neither of which it calls active       those of ODD: answers with that message
     """
     stop = threading.Event()
 
@@ -91,10 +105,19 @@ class _Handler(BaseHTTPRequestHandler):
                 self.stopped.wait(PATIENCE)
             case "gone" if begun:
                 self.close_connection = True
+            case kind if begun and kind in ODD:
+                self._odd(ODD[kind], stream=request["stream"])
             case _ if request.get("stream"):
                 self._stream(request["model"])
             case _:
                 self._send(200, whole(RIGHT, request["model"]))
+
+    def _odd(self, message: dict[str, Any], *, stream: bool) -> None:
+        finish = "tool_calls" if "tool_calls" in message else "stop"
+        calls = [{"index": at, **call} for at, call in enumerate(message.get("tool_calls", ()))]
+        part = {"delta": {**message, "tool_calls": calls}} if stream else {"message": message}
+        body = json.dumps({"choices": [{"index": 0, "finish_reason": finish, **part}], "usage": [1]})
+        self._raw(200, f"data: {body}\n\ndata: [DONE]\n\n".encode() if stream else body.encode())
 
     def _stream(self, model: str) -> None:
         self.send_response(200)

@@ -20,7 +20,7 @@ from gateway.features.evaluation.commands.model_test import main
 from gateway.features.evaluation.model_test.compare import Rules, compare
 from gateway.features.evaluation.model_test.results import answers, read
 from tests.cli.commands import environment
-from tests.evaluation.model_test.servers import failing, listening
+from tests.evaluation.model_test.servers import ODD, failing, listening
 from tests.patience import PATIENCE
 from tests.ports import free_port
 from tests.provider.server import serve
@@ -113,6 +113,22 @@ def test_a_server_that_fails_is_never_a_score(tmp_path: Path, capsys: Capture, t
         assert main(["baseline", "save", "x", "--from", str(tmp_path), "--baselines", str(tmp_path)]) == 2
     else:
         assert not (tmp_path / "results.json").exists()
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("stream", ["off", "on"])
+def test_whatever_a_server_answers_is_judged(tmp_path: Path, odd: str, stream: str) -> None:
+    with failing(odd) as url:
+        asked = ("--suite", "smoke", "--category", "single", "--stream", stream, "--limit", "2")
+        assert run(tmp_path, "--base-url", url, "--model", "m", *asked) in (0, 1)
+    made = result(tmp_path)
+    assert made["complete"] is True
+    assert made["summary"]["overall"]["k"] == 0
+
+
+def test_an_address_that_is_none(tmp_path: Path, capsys: Capture) -> None:
+    assert run(tmp_path, "--base-url", "http://[", "--model", "m") == 2
+    assert "http://[ is no URL" in capsys.readouterr().err
 
 
 def test_nobody_there(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ class RawCall:
 
     def parsed(self) -> Any:
         """Raises ValueError if they aren't JSON."""
-        return json.loads(self.arguments, parse_constant=_no_constant)
+        return read_json(self.arguments)
 
 
 @dataclass(frozen=True)
@@ -43,16 +43,25 @@ class ModelAnswer:
         """For samples.jsonl."""
         return {key: value for key, value in asdict(self).items() if value not in ("", (), None, {})}
 
-    def comparable(self) -> Any:
-        """The part that must be the same streamed and whole: calls, else text. Ids are random."""
-        calls = []
-        for call in self.calls:
-            try:
-                arguments = call.parsed()
-            except ValueError:
-                arguments = call.arguments
-            calls.append((call.name, json.dumps(arguments, sort_keys=True)))
-        return calls or self.content
+
+def read_json(text: str | bytes) -> Any:
+    """Strict JSON, in which half an emoji becomes U+FFFD: no file and no request can hold it.
+
+    Raises ValueError, also for what is nested too deeply.
+    """
+    try:
+        return _whole(json.loads(text, parse_constant=_no_constant))
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+
+
+def _whole(value: Any) -> Any:
+    """The value without halves of emojis; those that follow each other become one emoji."""
+    if isinstance(value, str):
+        return value if value.isascii() else value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    if isinstance(value, dict):
+        return {_whole(name): _whole(each) for name, each in value.items()}
+    return [_whole(each) for each in value] if isinstance(value, list) else value
 
 
 def _no_constant(name: str) -> Any:
@@ -67,7 +76,7 @@ def read_whole(body: Any, *, forced: bool = False) -> ModelAnswer:
     try:
         (choice,) = body["choices"]
         message = choice["message"]
-        content, listed = message.get("content"), message.get("tool_calls") or []
+        content, listed = message.get("content"), [*(message.get("tool_calls") or ())]
         finish = choice.get("finish_reason")
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
     except (TypeError, KeyError, ValueError, AttributeError) as error:
@@ -90,9 +99,8 @@ def read_whole(body: Any, *, forced: bool = False) -> ModelAnswer:
         faults.append("content is no string")
         content = json.dumps(content)
     faults += _common_faults(calls, finish, forced)
-    usage = body.get("usage") or {}
-    told = _warned(body), _probability(body)
-    return ModelAnswer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), usage, *told)
+    told = _usage(body), _warned(body), _probability(body)
+    return ModelAnswer(content or "", str(reasoning), tuple(calls), finish, tuple(faults), *told)
 
 
 @dataclass
@@ -130,14 +138,14 @@ class StreamedParts:
         try:
             chunk = json.loads(data)
             if "error" in chunk:
-                raise NotAnAnswer(f"error within the stream: {str(chunk['error'])[:300]}")
+                raise NotAnAnswer(f"error within the stream: {_whole(str(chunk['error'])[:300])}")
             choices = chunk["choices"]
-            self._usage = chunk.get("usage") or self._usage
+            self._usage = _usage(chunk) or self._usage
             self._warned += _warned(chunk)
             if (found := _probability(chunk)) is not None:
                 self._probability = found
             return [self._choice(choice) for choice in choices].count(True) > 0
-        except (TypeError, KeyError, AttributeError, json.JSONDecodeError) as error:
+        except (TypeError, KeyError, AttributeError, json.JSONDecodeError, RecursionError) as error:
             raise NotAnAnswer(f"no chunk: {data[:200]}") from error
 
     def complete_calls(self) -> int:
@@ -145,7 +153,7 @@ class StreamedParts:
         if not self._calls:
             return 0
         try:
-            return len(self._calls) - (not isinstance(json.loads(self._calls[-1].arguments), dict))
+            return len(self._calls) - (not isinstance(read_json(self._calls[-1].arguments), dict))
         except ValueError:
             return len(self._calls) - 1
 
@@ -156,9 +164,10 @@ class StreamedParts:
         if len(self._finish) != 1:
             self._fault(f"{len(self._finish)} finish reasons")
         finish = self._finish[-1] if self._finish else None
-        calls = [RawCall(call.name, call.arguments or "{}", call.id) for call in self._calls]
+        # The halves of an emoji may come in two pieces.
+        calls = [RawCall(_whole(call.name), _whole(call.arguments) or "{}", _whole(call.id)) for call in self._calls]
         faults = [*self._faults, *_common_faults(calls, finish, forced)]
-        content, reasoning = "".join(self._content), "".join(self._reasoning)
+        content, reasoning = _whole("".join(self._content)), _whole("".join(self._reasoning))
         told = self._warned, self._probability
         return ModelAnswer(content, reasoning, tuple(calls), finish, tuple(faults), self._usage, *told)
 
@@ -166,11 +175,10 @@ class StreamedParts:
         delta = choice.get("delta") or {}
         if finish := choice.get("finish_reason"):
             self._finish.append(finish)
-        text, thought = delta.get("content"), delta.get("reasoning_content") or delta.get("reasoning")
-        if text:
-            self._content.append(text)
-        if thought:
-            self._reasoning.append(thought)
+        text = self._text("content", delta.get("content"))
+        thought = self._text("reasoning", delta.get("reasoning_content") or delta.get("reasoning"))
+        self._content.append(text)
+        self._reasoning.append(thought)
         pieces = delta.get("tool_calls") or []
         for piece in pieces:
             self._piece(piece)
@@ -191,20 +199,33 @@ class StreamedParts:
         call.name += function.get("name") or ""
         call.arguments += function.get("arguments") or ""
 
+    def _text(self, name: str, value: Any) -> str:
+        if isinstance(value, str | None):
+            return value or ""
+        self._fault(f"{name} is no string")
+        return json.dumps(value)
+
     def _fault(self, text: str) -> None:
         self._faults.append(text)
+
+
+def _usage(body: Json) -> Json:
+    found = body.get("usage")
+    return found if isinstance(found, dict) else {}
 
 
 def _warned(body: Json) -> tuple[str, ...]:
     told = body.get("ctxgate")
     warnings = told.get("warnings") if isinstance(told, dict) else None
-    return tuple(str(warning.get("code")) for warning in warnings or () if isinstance(warning, dict))
+    if not isinstance(warnings, list):
+        return ()
+    return tuple(str(warning.get("code")) for warning in warnings if isinstance(warning, dict))
 
 
 def _probability(body: Json) -> float | None:
     told = body.get("ctxgate")
     found = told.get("call_probability") if isinstance(told, dict) else None
-    return float(found) if isinstance(found, int | float) else None
+    return float(found) if isinstance(found, int | float) and 0 <= found <= 1 else None
 
 
 def _common_faults(calls: list[RawCall], finish: str | None, forced: bool) -> list[str]:

@@ -140,7 +140,7 @@ def _category(wheel: zipfile.ZipFile, category: str, compat: bool) -> Iterator[C
 
 
 def _lines(wheel: zipfile.ZipFile, member: str) -> list[Json]:
-    return [json.loads(line) for line in wheel.read(member).decode().splitlines() if line.strip()]
+    return [json.loads(line) for line in wheel.read(member).decode().split("\n") if line.strip()]
 
 
 def _case(row: Json, category: str, truth: Any, compat: bool) -> Case:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import ssl
 import time
@@ -14,7 +13,13 @@ from urllib.parse import urlsplit, urlunsplit
 
 import httpx
 
-from gateway.features.evaluation.model_test.answers import ModelAnswer, NotAnAnswer, StreamedParts, read_whole
+from gateway.features.evaluation.model_test.answers import (
+    ModelAnswer,
+    NotAnAnswer,
+    StreamedParts,
+    read_json,
+    read_whole,
+)
 from gateway.wire.sse import SSEReader
 
 Trouble = Literal["connection", "timeout", "rate_limit", "server_error", "refused", "bad_response", "context_exceeded"]
@@ -135,7 +140,7 @@ class Client:
             raise AskFailed("connection", self._safe(repr(error))) from error
         ended = time.perf_counter()
         try:
-            answer = read_whole(json.loads(text), forced=forced)
+            answer = read_whole(read_json(text), forced=forced)
         except ValueError as error:
             raise AskFailed("bad_response", self._safe(str(error)), 200) from error
         return Reply(answer, _ms(began, ended), _ms(began, first), attempts=attempt)

@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace as Options
+from urllib.parse import urlsplit
 
 from gateway.cli.client import trust_at
 from gateway.cli.text import say
@@ -173,6 +174,10 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
     url = args.base_url or (None if args.serve or args.config else os.environ.get("OPENAI_BASE_URL"))
     if sum(map(bool, (args.base_url, args.serve, args.fake))) > 1:
         raise WrongCommand("choose one of --base-url, --serve and --fake")
+    try:
+        urlsplit(url or "")
+    except ValueError as error:
+        raise WrongCommand(f"{url} is no URL: {error}") from None
     if args.fake:
         with fake.serving(args.fake, cases) as url:
             yield Endpoint(url, f"fake-{args.fake.partition(':')[0]}"), None

@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from datetime import date, datetime, time
 from typing import Any, ClassVar, Protocol
 
+from gateway.features.evaluation.model_test.answers import read_json
+
 _FOLDED = re.compile(r"[ ,./\-_*^]")
 
 
@@ -308,7 +310,7 @@ class Json:
         if not isinstance(value, str):
             return False
         try:
-            return self.inner.accepts(json.loads(value), fold)
+            return self.inner.accepts(read_json(value), fold)
         except ValueError:
             return False
 

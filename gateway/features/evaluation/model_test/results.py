@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.features.evaluation.model_test import CHECKER, VERSION
+from gateway.features.evaluation.model_test.answers import read_json
 from gateway.features.evaluation.model_test.cases import Case, Json, Suite
 from gateway.features.evaluation.model_test.judge import blame
 from gateway.features.evaluation.model_test.run import SAMPLES, RunPlan, read_samples, suspicious
@@ -115,7 +116,7 @@ def _said(samples: Sequence[Json]) -> str:
 
 def _canonical(arguments: str) -> str:
     try:
-        return json.dumps(json.loads(arguments), sort_keys=True)
+        return json.dumps(read_json(arguments), sort_keys=True)
     except ValueError:
         return arguments
 

@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Literal
 
 from gateway.features.evaluation.model_test import stats
-from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
+from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall, read_json
 from gateway.features.evaluation.model_test.cases import Json
 from gateway.features.evaluation.model_test.compare import Rules, Test, paired
 from gateway.features.evaluation.model_test.judge import formal_fault, schema_fault
@@ -212,7 +212,7 @@ def _breaks_format(wanted: Any, answer: ModelAnswer) -> str | None:
     if answer.calls or kind not in ("json_object", "json_schema"):
         return None
     try:
-        value = json.loads(answer.content)
+        value = read_json(answer.content)
     except ValueError as error:
         return f"response_format: not JSON: {error}"
     if kind == "json_object":

@@ -181,7 +181,7 @@ def _smoke(config: Config, name: str, out: Path | None, *, try_tools: bool) -> i
     model = loaded.models[name]
     out = out or RUNS / "add" / f"{name}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
     began = time.monotonic()
-    code = Test(config.source, "smoke", "").run(model, out, "none")
+    code = Test(config.source, "smoke").run(model, out, "none")
     if code not in MEASURED:
         return code
     tried = _show_tools(loaded, model, out, time.monotonic() - began, tries=try_tools)
