@@ -114,6 +114,14 @@ def _cores() -> int:
     return max(1, min(cores, quota(Path("/sys/fs/cgroup")) or cores))
 
 
+def processors() -> int:
+    """The hardware threads that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS
+        return os.cpu_count() or 1
+
+
 def physical_cores(processors: Collection[int], folder: Path) -> int:
     """How many cores these processors belong to: two hardware threads of one core slow each other down.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import urllib.request
 from pathlib import Path
 from statistics import fmean
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gateway.cli.main import main
 from gateway.config import load
 from gateway.engines.reading_step import SIZES
 from gateway.errors import ProviderInvalidRequest
@@ -186,6 +188,18 @@ def test_refuses_what_it_cannot_tune(file: Path) -> None:
     assert (done.returncode, "llama.cpp" in done.stderr) == (ProviderInvalidRequest.exit_code, True)
     nothing = ctxgate("tune", "--config", file, "--explain", cwd=file.parent)
     assert "ctxgate tune tiny" in nothing.stderr
+
+
+def test_tunes_where_the_system_tells_no_processors(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As macOS doesn't. Weights that are none are its only trouble there."""
+    monkeypatch.delattr(os, "sched_getaffinity")
+    (tmp_path / "none.gguf").write_bytes(b"no weights")
+    config = tmp_path / "config.yaml"
+    config.write_text(FILE.format(model=tmp_path / "none.gguf", folder=tmp_path, port=free_port()), "utf-8")
+    assert main(["tune", "--config", str(config), "--minutes", "0.05"]) == 69
+    assert "none.gguf" in capsys.readouterr().err
 
 
 def test_what_another_version_kept_is_nothing(tmp_path: Path) -> None:

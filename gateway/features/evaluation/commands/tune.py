@@ -194,12 +194,12 @@ def _recorded(config: Path | None, url: str | None, model: Model, tokens: int) -
 
 def _measure(config: Config, model: Model, requests: Requests, minutes: float, *, exhaustive: bool) -> Trials:
     """The results up to Ctrl-C or the end of the time. Raises GatewayError if nothing can be measured."""
-    from gateway.engines.machine import this_machine
+    from gateway.engines.machine import processors, this_machine
     from gateway.features.evaluation.tune.settings import choices, configured, grid
     from gateway.features.evaluation.tune.trial import Trials
 
     cores = this_machine().cores
-    tried = grid(choices(configured(model, cores), cores, len(os.sched_getaffinity(0))))
+    tried = grid(choices(configured(model, cores), cores, processors()))
     with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder, _progress() as told:
         trials = Trials(config, model, tried, requests, Path(folder))
         with suppress(KeyboardInterrupt):
