@@ -57,6 +57,8 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
     """The requests without a complete answer, the oldest of each model first."""
     now = monotonic()
     for name, route in (*gateway.routes.items(), *((each.model.name, each) for each in gateway.leaving.values())):
+        if not route.requests.count:
+            continue  # of thousands of models, most have none
         # A copy: requests come and go while the lines are made, if those ask for the progress of one.
         for run in sorted(route.requests.runs, key=lambda run: run.began):
             yield _run(name, run, now)
@@ -125,6 +127,7 @@ class Live:
         self._epoch = f"{time():.0f}"
         """Distinguishes this process from an earlier one, whose requests have the same numbers."""
         self._status: Json = {}
+        self._lasting: Any = None
         self._refreshed = 0.0
 
     async def events(self, last: str, *, follow: bool) -> AsyncIterator[bytes]:
@@ -134,23 +137,25 @@ class Live:
         """
         with self.listeners.one_more():
             follower = _Follower(self._services.gateway, self._number(last))
-            yield self._event("snapshot", follower.snapshot(self.status()), follower.number)
+            yield self._event("snapshot", follower.snapshot(*self._looked()), follower.number)
             spoke = monotonic()
             while follow and not await self._ends(EVERY_SECONDS):
-                for name, value in follower.changes(self.status()):
+                for name, value in follower.changes(*self._looked()):
                     spoke = monotonic()
                     yield self._event(name, value, follower.number)
                 if monotonic() - spoke > SILENT_SECONDS:
                     spoke = monotonic()
                     yield b": nothing new\n\n"
 
-    def status(self) -> Json:
-        """See `gateway.features.operations.snapshot`; at most STATUS_SECONDS old."""
+    def _looked(self) -> tuple[Json, Any]:
+        """The state at most STATUS_SECONDS ago, and what lasts of it: the same object as long as that is equal."""
         now = monotonic()
         if not self._status or now - self._refreshed >= STATUS_SECONDS:
             self._refreshed = now
             self._status = snapshot(self._services.gateway, self._services.reloader)
-        return self._status
+            if (lasting := _lasting(self._status)) != self._lasting:
+                self._lasting = lasting
+        return self._status, self._lasting
 
     async def aclose(self) -> None:
         """Nothing: the streams end with the services."""
@@ -178,13 +183,13 @@ class _Follower:
         self.number = number
         self._gateway = gateway
         self._running: list[Json] = []
-        self._status: Json = {}
+        self._lasting: Any = None
 
-    def snapshot(self, status: Json) -> Json:
+    def snapshot(self, status: Json, lasting: Any) -> Json:
         continued = self.number > 0
         requests = self._ended()
         self._running = [*in_flight(self._gateway)]
-        self._status = _lasting(status)
+        self._lasting = lasting
         return {
             "at": time(),
             "continued": continued,
@@ -194,16 +199,15 @@ class _Follower:
             "running": self._running,
         }
 
-    def changes(self, status: Json) -> Iterator[tuple[str, Any]]:
+    def changes(self, status: Json, lasting: Any) -> Iterator[tuple[str, Any]]:
         for ended in reversed(self._ended()):
             yield "ended", ended
         running = [*in_flight(self._gateway)]
         if running or self._running:
             self._running = running
             yield "running", running
-        lasting = _lasting(status)
-        if lasting != self._status:
-            self._status = lasting
+        if lasting is not self._lasting:
+            self._lasting = lasting
             yield "status", status
 
     def _ended(self) -> list[Json]:
