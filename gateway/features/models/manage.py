@@ -6,6 +6,7 @@ They fetch files, start programs and write config.yaml: of all web pages, only t
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Literal, TypeVar
@@ -29,7 +30,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import facts, fit, hub
 from gateway.features.models.inventory.source import Hub, InOllama, parse
 from gateway.features.models.jobs import Job, Jobs
-from gateway.features.operations.replay import formats, replayed
+from gateway.features.operations.replay import Replays, formats, replayed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.services import Services
@@ -211,16 +212,17 @@ async def readings(request: Request) -> ASGIApp:
         raise ProviderInvalidRequest("this answer is too long to try every format on it")
     fields, raw = encode(recording.request), recording.raw
 
-    def read() -> list[Json]:
+    def read(left: Callable[[], bool]) -> list[Json]:
         tried = []
-        for format in formats():
+        for format in itertools.takewhile(lambda _: not left(), formats()):
             with suppress(GatewayError):
                 calls = _calls(replayed(fields, raw, format, row.stream, recording.reasoning_open))
                 if calls:
                     tried.append({"format": format, "calls": calls[:MAX_CALLS]})
         return tried
 
-    return JSON({"request": row.id, "format": recording.tool_call_format, "readings": await asyncio.to_thread(read)})
+    tried = await request.services.shared(Replays).read(read)
+    return JSON({"request": row.id, "format": recording.tool_call_format, "readings": tried})
 
 
 def _calls(payloads: list[bytes]) -> list[Json]:

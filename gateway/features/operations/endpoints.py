@@ -15,7 +15,7 @@ from gateway.engines.logfile import last_lines, log_path
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.features.operations import live, replay
 from gateway.features.operations.live import entry
-from gateway.features.operations.replay import replayed
+from gateway.features.operations.replay import Replays, replayed
 from gateway.features.operations.snapshot import snapshot
 from gateway.observe.request_log import key_of
 from gateway.server.asgi import ASGIApp
@@ -91,8 +91,9 @@ async def request(request: Request) -> ASGIApp:
     answer = {"request": entry(row), "running": False, "recording": recording and _recording(recording, *since)}
     if format is not None and recording is not None:
         fields, raw = encode(recording.request), recording.raw
-        # In a thread: a megabyte of an answer takes a while.
-        clean = await asyncio.to_thread(replayed, fields, raw, format, row.stream, recording.reasoning_open)
+        clean = await request.services.shared(Replays).read(
+            lambda _: replayed(fields, raw, format, row.stream, recording.reasoning_open)
+        )
         answer["replayed"] = {"format": format, "clean": _texts(clean)}
     return JSON(answer)
 

@@ -2,13 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 from gateway.answer.errors import EngineError
 from gateway.answer.normalize import Answer
-from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
+from gateway.observe.shares import Workers
+from gateway.services import Services
 from gateway.wire.chat import ChatRequest, decode, encode
 from normalizers import registry
+
+AT_ONCE = 2
+"""Requests whose answers are read: one, and one that waits for it."""
+
+T = TypeVar("T")
+
+
+class Replays:
+    """Where recorded answers are read: a megabyte takes a while, for which nobody else shall wait for a thread."""
+
+    def __init__(self, services: Services) -> None:
+        self._workers = Workers(1, name="replays")
+        self._count = 0
+
+    async def read(self, work: Callable[[Callable[[], bool]], T]) -> T:
+        """Returns and raises what `work` does. It gets a function that says whether nobody waits for it any more.
+
+        Raises ProviderRateLimit.
+        """
+        if self._count >= AT_ONCE:
+            raise ProviderRateLimit("recorded answers are being read already: try again", retry_after=2)
+        self._count += 1
+        left = threading.Event()
+        reading = asyncio.get_running_loop().run_in_executor(self._workers, work, left.is_set)
+        reading.add_done_callback(self._ended)
+        try:
+            return await asyncio.shield(reading)  # it has its place until its thread is free
+        finally:
+            left.set()
+
+    def _ended(self, reading: asyncio.Future[T]) -> None:
+        self._count -= 1
+        if not reading.cancelled():
+            reading.exception()  # whoever asked may have left
+
+    async def aclose(self) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
 
 
 def formats() -> list[str]:
