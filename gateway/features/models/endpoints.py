@@ -31,6 +31,7 @@ from gateway.features.models.inventory.remove import remove
 from gateway.features.models.pull import pull as fetch
 from gateway.features.ollama.wire.answer import error_object
 from gateway.features.ollama.wire.request import Named, plain_name
+from gateway.features.operations.endpoints import reloader_of
 from gateway.server.asgi import ASGIApp
 from gateway.server.client import INTERNAL
 from gateway.server.http import JSON, EventStream, Request
@@ -51,7 +52,7 @@ async def pull(request: Request) -> ASGIApp:
     """Fetches the weights of a model of config.yaml, or adds one of the hub or of Ollama's library."""
     _refuse_pages(request)
     wanted = await request.translated(Named.parse)
-    reloader = _reloader(request)
+    reloader = reloader_of(request.services)
     name = plain_name(wanted.model or wanted.name)
     if not name:
         raise ProviderInvalidRequest("model: name one to pull", param="model")
@@ -67,7 +68,7 @@ async def delete(request: Request) -> ASGIApp:
     """Removes a model from config.yaml, with the weights that `pull` can fetch again."""
     _refuse_pages(request)
     wanted = await request.translated(Named.parse)
-    reloader = _reloader(request)
+    reloader = reloader_of(request.services)
     name = plain_name(wanted.model or wanted.name)
     with _configuration():
         config = await asyncio.to_thread(_on_disk, request.gateway.config)
@@ -103,12 +104,6 @@ def _refuse_pages(request: Request) -> None:
             code="origin_not_allowed",
             status=403,
         )
-
-
-def _reloader(request: Request) -> Reloader:
-    if (reloader := request.services.reloader) is None:
-        raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
-    return reloader
 
 
 class Pulls:

@@ -24,10 +24,10 @@ import msgspec
 from msgspec import Struct
 
 from gateway.config.folders import whole
-from gateway.core.reload import Reloader
 from gateway.engines.process import Process
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
 from gateway.features.models.endpoints import HUB, Pulls
+from gateway.features.operations.endpoints import reloader_of
 from gateway.services import Services
 
 log = logging.getLogger("ctxgate")
@@ -99,7 +99,7 @@ class Jobs:
 
         Raises ProviderRateLimit while another download runs.
         """
-        reloader = self._reloader()
+        reloader = reloader_of(self._services)
         jobs = await self._known()
         work = self._services.shared(Pulls).begin(self._services.gateway.config, _as_ollama(subject))
         job = self._new(jobs, "download", subject)
@@ -122,7 +122,7 @@ class Jobs:
 
     async def tune(self, model: str, minutes: float) -> Job:
         """Looks for faster settings and writes the best into config.yaml. Raises ProviderRateLimit."""
-        self._reloader()
+        reloader_of(self._services)
         argv = ["tune", model, "--apply", "--minutes", f"{minutes:g}"]
         return await self._measure("tune", model, argv, {})
 
@@ -219,11 +219,6 @@ class Jobs:
             job.state, job.said = "failed", "an internal error: the gateway's log has it"
         job.ended = time.time()
         await self._save()
-
-    def _reloader(self) -> Reloader:
-        if (reloader := self._services.reloader) is None:
-            raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
-        return reloader
 
     async def _known(self) -> list[Job]:
         if self._jobs is None:

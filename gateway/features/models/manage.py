@@ -17,7 +17,6 @@ from msgspec.structs import asdict
 
 from gateway.config import Config, ConfigError, Model
 from gateway.config.edit import with_active_model, with_keys, write
-from gateway.core.reload import Reloader
 from gateway.engines import memory
 from gateway.engines.memory import Footprint
 from gateway.errors import (
@@ -30,6 +29,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import facts, fit, hub
 from gateway.features.models.inventory.source import Hub, InOllama, parse
 from gateway.features.models.jobs import Job, Jobs
+from gateway.features.operations.endpoints import reloader_of
 from gateway.features.operations.replay import Replays, formats, replayed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
@@ -310,7 +310,7 @@ def _facts(found: facts.Facts) -> Json:
 
 async def _edit(request: Request, change: Callable[[bytes], bytes], holds: Callable[[Config], bool]) -> None:
     """Changes config.yaml and applies it. Raises ProviderInvalidRequest, also for mistakes that the file has."""
-    reloader, source = _reloader(request), request.gateway.config.source
+    reloader, source = reloader_of(request.services), request.gateway.config.source
 
     def edit() -> None:
         before = source.read_bytes()
@@ -321,12 +321,6 @@ async def _edit(request: Request, change: Callable[[bytes], bytes], holds: Calla
         await reloader.reload()
     except ConfigError as error:
         raise ProviderInvalidRequest(str(error), code="invalid_configuration", status=422) from error
-
-
-def _reloader(request: Request) -> Reloader:
-    if (reloader := request.services.reloader) is None:
-        raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
-    return reloader
 
 
 class _Hub:
@@ -341,7 +335,7 @@ class _Hub:
 
 async def _of_hub(request: Request, ask: Callable[[], Any]) -> Any:
     """Raises what the hub's client does, as GatewayErrors; ProviderUnavailable without that client."""
-    _reloader(request)  # what it finds could be added nowhere
+    reloader_of(request.services)  # what it finds could be added nowhere
     line = request.services.shared(_Hub)
     if line.free <= 0:
         raise ProviderRateLimit("the hub is being asked already: try again", code="hub_busy", retry_after=2)

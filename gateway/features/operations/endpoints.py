@@ -20,6 +20,7 @@ from gateway.features.operations.snapshot import snapshot
 from gateway.observe.request_log import key_of
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
+from gateway.services import Services
 from gateway.wire.chat import encode
 
 MAX_LIST = 100_000
@@ -43,7 +44,7 @@ async def status(request: Request) -> ASGIApp:
 
 async def plan(request: Request) -> ASGIApp:
     """What applying the file would change; with a POST, what applying the body instead would change."""
-    reloader = _reloader(request)
+    reloader = reloader_of(request.services)
     text: str | None = None
     if request.method == "POST":
         body = await request.short_body(MAX_FILE, "the limit of a configuration")
@@ -59,7 +60,7 @@ async def plan(request: Request) -> ASGIApp:
 
 async def reload(request: Request) -> ASGIApp:
     try:
-        return JSON(_changes(await _reloader(request).reload()))
+        return JSON(_changes(await reloader_of(request.services).reload()))
     except ConfigError as error:
         raise _invalid(error) from None
 
@@ -111,9 +112,9 @@ async def logs(request: Request) -> ASGIApp:
     return PlainTextResponse(text)
 
 
-def _reloader(request: Request) -> Reloader:
+def reloader_of(services: Services) -> Reloader:
     """Raises ProviderInvalidRequest for a gateway without a file."""
-    if (reloader := request.services.reloader) is None:
+    if (reloader := services.reloader) is None:
         raise ProviderInvalidRequest("this gateway wasn't started from a file", code="no_configuration_file")
     return reloader
 

@@ -127,7 +127,7 @@ class Live:
         self._epoch = f"{time():.0f}"
         """Distinguishes this process from an earlier one, whose requests have the same numbers."""
         self._status: Json = {}
-        self._lasting: Any = None
+        self._lasting: Json = {}
         self._refreshed = 0.0
 
     async def events(self, last: str, *, follow: bool) -> AsyncIterator[bytes]:
@@ -147,7 +147,7 @@ class Live:
                     spoke = monotonic()
                     yield b": nothing new\n\n"
 
-    def _looked(self) -> tuple[Json, Any]:
+    def _looked(self) -> tuple[Json, Json]:
         """The state at most STATUS_SECONDS ago, and what lasts of it: the same object as long as that is equal."""
         now = monotonic()
         if not self._status or now - self._refreshed >= STATUS_SECONDS:
@@ -183,9 +183,9 @@ class _Follower:
         self.number = number
         self._gateway = gateway
         self._running: list[Json] = []
-        self._lasting: Any = None
+        self._lasting: Json = {}
 
-    def snapshot(self, status: Json, lasting: Any) -> Json:
+    def snapshot(self, status: Json, lasting: Json) -> Json:
         continued = self.number > 0
         requests = self._ended()
         self._running = [*in_flight(self._gateway)]
@@ -199,7 +199,7 @@ class _Follower:
             "running": self._running,
         }
 
-    def changes(self, status: Json, lasting: Any) -> Iterator[tuple[str, Any]]:
+    def changes(self, status: Json, lasting: Json) -> Iterator[tuple[str, Any]]:
         for ended in reversed(self._ended()):
             yield "ended", ended
         running = [*in_flight(self._gateway)]

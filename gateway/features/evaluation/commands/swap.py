@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import signal
 import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -82,6 +85,17 @@ class Test:
 
 def _words(text: str) -> tuple[str, ...]:
     return tuple(shlex.split(text))
+
+
+@contextmanager
+def beside(config: Config, text: bytes) -> Iterator[Path]:
+    """A file with this text beside config.yaml, so that its paths mean the same."""
+    made = config.source.with_name(f".tune-{os.getpid()}.yaml")
+    try:
+        made.write_bytes(text)
+        yield made
+    finally:
+        made.unlink(missing_ok=True)
 
 
 @click.command(cls=Command, epilog=EXAMPLES)

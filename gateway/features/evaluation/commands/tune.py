@@ -376,18 +376,13 @@ def smokes(config: Config, model: Model, before: bytes, changes: dict[str, Any])
     from gateway.features.evaluation.commands import swap
     from gateway.features.evaluation.tune.settings import written
 
-    made = config.source.with_name(f".tune-{os.getpid()}.yaml")
-    try:
-        made.write_bytes(with_keys(before, model.name, {key: written(value) for key, value in changes.items()}))
-        with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
-            out = Path(folder)
-            own = swap.Test(config.source, "smoke").run(model, out / "own", "none")
-            return (
-                own in swap.MEASURED
-                and swap.Test(made, "smoke").run(model, out / "new", str(out / "own")) in swap.PASSED
-            )
-    finally:
-        made.unlink(missing_ok=True)
+    text = with_keys(before, model.name, {key: written(value) for key, value in changes.items()})
+    with swap.beside(config, text) as made, tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
+        out = Path(folder)
+        own = swap.Test(config.source, "smoke").run(model, out / "own", "none")
+        return (
+            own in swap.MEASURED and swap.Test(made, "smoke").run(model, out / "new", str(out / "own")) in swap.PASSED
+        )
 
 
 def _conclude(config: Config, model: Model, before: bytes, changes: dict[str, Any], *, applies: bool) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from gateway.cli.text import say
 from gateway.config.edit import with_keys, write
 from gateway.config.values import DECIDED
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.evaluation.commands.swap import MEASURED, Test
+from gateway.features.evaluation.commands.swap import MEASURED, Test, beside
 from gateway.features.evaluation.tune.calls import ORDERS, Tried, choose, histogram, note, read, tried
 
 if TYPE_CHECKING:
@@ -71,12 +70,8 @@ def measure(config: Config, model: Model, suite: str) -> list[Tried] | int:
 
 
 def _run(config: Config, model: Model, made: bytes, suite: str, out: Path, options: tuple[str, ...]) -> int:
-    file = config.source.with_name(f".tune-{os.getpid()}.yaml")
-    try:
-        file.write_bytes(made)
+    with beside(config, made) as file:
         return Test(file, suite, options, stdout=subprocess.DEVNULL).run(model, out, "none")
-    finally:
-        file.unlink(missing_ok=True)
 
 
 def passes(config: Config, model: Model, keys: Mapping[str, str], suite: str) -> tuple[int, int] | int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,7 +14,7 @@ from gateway.backends.about import about
 from gateway.cli.text import say
 from gateway.config.edit import with_keys, write
 from gateway.errors import ProviderInvalidRequest
-from gateway.features.evaluation.commands.swap import MEASURED, Test
+from gateway.features.evaluation.commands.swap import MEASURED, Test, beside
 from gateway.features.evaluation.tune.tools import Showing, Way, choose, note, read, ways
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def measure(config: Config, model: Model, suite: str, known: Mapping[Way, Path] 
     scores.
     """
     before = config.source.read_bytes()
-    made = config.source.with_name(f".tune-{os.getpid()}.yaml")
     tried: list[Showing] = []
     with tempfile.TemporaryDirectory(prefix="ctxgate-tune-") as folder:
         for number, way in enumerate(ways(model.tool_prompt, model.tool_wording)):
@@ -55,11 +53,8 @@ def measure(config: Config, model: Model, suite: str, known: Mapping[Way, Path] 
             if out is None:
                 out = Path(folder) / str(number)
                 say(f"\ntools in: {way}", end="", file=sys.stderr)
-                try:
-                    made.write_bytes(with_keys(before, model.name, way.keys()))
+                with beside(config, with_keys(before, model.name, way.keys())) as made:
                     code = Test(made, suite, QUIET, stdout=subprocess.DEVNULL).run(model, out, "none")
-                finally:
-                    made.unlink(missing_ok=True)
                 if code not in MEASURED:
                     return code
             tried.append(_read(way, out))
