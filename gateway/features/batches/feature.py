@@ -17,7 +17,7 @@ ROUTES = Routes({
     },
     "[/v1]/batches/{id}": {"GET": "gateway.features.batches.endpoints:batch"},
     "[/v1]/batches/{id}/cancel": {"POST": "gateway.features.batches.endpoints:cancel"},
-})  # fmt: skip
+}, finishes=True)  # fmt: skip
 
 FEATURE = Feature(
     name="batches",

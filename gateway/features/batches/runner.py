@@ -61,8 +61,9 @@ class Batches:
         async with self._opening:
             self._store = await self._services.store()
             self.batches = BatchStore(self._store)
-            if await self._store.holds("batches"):
+            if self._opened and await self._store.holds("batches"):
                 return
+            self._opened = False
             try:
                 await self._store.claim("batches")
             except Claimed:
@@ -71,9 +72,9 @@ class Batches:
                     task.cancel()
                 raise
             await asyncio.to_thread(self._mark)
-            self._opened = True
             for id in await self.batches.open():
                 self._start(id)
+            self._opened = True
 
     async def create(self, wanted: CreateBatch, principal: Principal) -> Batch:
         """Raises what `BatchStore.create` and `open` raise."""
@@ -83,15 +84,19 @@ class Batches:
         return batch
 
     async def cancel(self, id: str, principal: Principal) -> Batch:
-        """Cancels the requests in flight. Raises ProviderInvalidRequest (409) for a batch that has ended."""
+        """Cancels the requests in flight, even if an earlier call couldn't.
+
+        Raises ProviderInvalidRequest (409) for a batch that has ended.
+        """
         await self.open()
         batch = await self.batches.get(id, principal)
-        if batch.status in ("cancelling", "cancelled"):
+        if batch.status == "cancelled":
             return batch
-        if batch.status not in ("validating", "in_progress"):
+        if batch.status not in ("validating", "in_progress", "cancelling"):
             message = f"{id}: a batch that is {batch.object['status']} can't be cancelled"
             raise ProviderInvalidRequest(message, code="batch_not_cancellable", status=409)
-        batch = await self.batches.move(id, "cancelling", cancelling_at=self.batches.now())
+        if batch.status != "cancelling":
+            batch = await self.batches.move(id, "cancelling", cancelling_at=self.batches.now())
         if (task := self._running.get(id)) is not None:
             task.cancel()
             await asyncio.wait({task})
@@ -190,6 +195,11 @@ class Batches:
                 await self._answer_pending(batch)
         except TimeoutError:
             await self.batches.move(batch.id, "expiring", finalizing_at=self.batches.now())
+        except ExceptionGroup as errors:
+            refusals, bugs = errors.split(GatewayError)
+            if refusals is None or bugs is not None:
+                raise
+            raise refusals.exceptions[0] from None
         else:
             await self.batches.move(batch.id, "finalizing", finalizing_at=self.batches.now())
 
@@ -270,12 +280,15 @@ async def resume(services: Services) -> AsyncIterator[None]:
 
 
 async def _resume(batches: Batches, services: Services) -> None:
+    alone = services.gateway.pool is None
+    failures = 0
     while True:
         try:
             await batches.open()
+            if alone:
+                return
         except GatewayError as error:
-            if services.gateway.pool is None:
+            failures += 1
+            if alone and failures == 1:
                 log.warning("can't resume the batches yet: %s", error)
-        if services.gateway.pool is None:
-            return
-        await asyncio.sleep(TAKE_OVER_SECONDS)
+        await asyncio.sleep(BACKOFF.delay(failures) if alone else TAKE_OVER_SECONDS)
