@@ -10,12 +10,18 @@ from typing import Any
 
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
+from sqlalchemy import text
 
 from gateway.app import build
 from gateway.config import Config, Model, Server
+from gateway.errors import ProviderUnavailable
 from gateway.features.responses import conversation_store
+from gateway.features.responses.conversation_store import ConversationStore
+from gateway.features.responses.response_store import ResponseStore
 from gateway.features.responses.wire import conversations
 from gateway.server.keys import FILE, KeyFile
+from gateway.server.principal import LOCAL
+from gateway.store import Store
 from tests.api.asking import said
 from tests.gateway.double import Double, Script, answers, chunk, completion
 from tests.gateway.running import FAST, NO_COMMENTS
@@ -192,3 +198,24 @@ def test_items_with_one_id_get_ids_of_their_own() -> None:
     assert second["id"] != "msg_1"
     (third,) = conversations.with_ids(given[:1], {"msg_1"})
     assert third["id"] not in ("msg_1", second["id"])
+
+
+async def test_a_conversation_is_stored_with_its_items_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> None:
+        raise ProviderUnavailable("the store can't be used")
+
+    store = await Store.open(f"sqlite:///{tmp_path}/store.db")
+    try:
+        conversations = ConversationStore(store, ResponseStore(store, 2**30))
+        with monkeypatch.context() as patched:
+            patched.setattr(ResponseStore, "insert", fails)
+            with pytest.raises(ProviderUnavailable):
+                await conversations.create([dict(HI)], {}, LOCAL)
+        rows = await store.read(lambda connection: connection.execute(text("SELECT id FROM conversations")).all())
+        assert rows == []
+        made = await conversations.create([dict(HI)], {}, LOCAL)
+        assert [item["role"] for item in await conversations.items(made["id"], LOCAL)] == ["user"]
+    finally:
+        await store.aclose()

@@ -49,10 +49,10 @@ class ConversationStore:
             others = {**_owner(principal), "id": row["id"], "most": MAXIMUM - 1}
             for id in list(connection.execute(_LEAST_USED, others).scalars()):
                 _remove(connection, id)
+            if items:
+                self._add(connection, row["id"], items, principal)
 
         await self._store.write(work)
-        if items:
-            await self.add(row["id"], items, principal)
         return {"id": row["id"], "object": "conversation", "created_at": now, "metadata": metadata}
 
     async def get(self, id: str, principal: Principal) -> dict[str, Any]:
@@ -114,18 +114,21 @@ class ConversationStore:
 
         def work(connection: Connection) -> list[Written]:
             _conversation(connection, id, principal)
-            ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
-            made = written(with_ids(items, {*item_rows.known(connection, id, ids)}))
-            items.clear()  # from here on their JSON alone is in memory: they may be long
-            last = connection.execute(_LAST, {"id": id}).one_or_none()
-            if last is not None and last.without_response and last.size < JOINED:
-                item_rows.append(connection, last.id, made)
-                connection.execute(_GROWN, {"id": last.id, "size": sum(len(item) for _, item in made)})
-            else:
-                self._responses.insert(connection, Stored({}, made, id), principal)
-            return made
+            return self._add(connection, id, items, principal)
 
         return [decode(json) for _, json in await self._store.write(work)]
+
+    def _add(self, connection: Connection, id: str, items: list[Item], principal: Principal) -> list[Written]:
+        ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
+        made = written(with_ids(items, {*item_rows.known(connection, id, ids)}))
+        items.clear()  # from here on their JSON alone is in memory: they may be long
+        last = connection.execute(_LAST, {"id": id}).one_or_none()
+        if last is not None and last.without_response and last.size < JOINED:
+            item_rows.append(connection, last.id, made)
+            connection.execute(_GROWN, {"id": last.id, "size": sum(len(item) for _, item in made)})
+        else:
+            self._responses.insert(connection, Stored({}, made, id), principal)
+        return made
 
     async def remove(self, id: str, item: str, principal: Principal) -> dict[str, Any]:
         """The conversation without the item. If the model wrote it, its response loses it, too.
