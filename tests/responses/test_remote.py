@@ -202,6 +202,14 @@ async def test_read_only_tools_alone() -> None:
     assert [tool["name"] for tool in answer["output"][0]["tools"]] == ["echo", "looks"]
 
 
+async def test_allowed_tools_are_names() -> None:
+    """However many there are; a pattern names no tool."""
+    names = ["look?", "*", "fails", *map(str, range(1000))]
+    async with running(speaks("Hi."), mcp=SERVERS) as gateway:
+        answer = (await post(gateway, server("it", allowed_tools=names))).json
+    assert [tool["name"] for tool in answer["output"][0]["tools"]] == ["fails"]
+
+
 async def test_in_the_background() -> None:
     async with (
         running(ECHO, speaks("Late."), mcp=SERVERS) as gateway,

@@ -361,9 +361,9 @@ def server(**fields: Any) -> Json:
 
 SERVERS: dict[str, tuple[Json, AllowedServer]] = {
     "all": ({}, AllowedServer("s", None, False, "tools[1]")),
-    "some": ({"allowed_tools": ["a", "b"]}, AllowedServer("s", ("a", "b"), False, "tools[1]")),
-    "none": ({"allowed_tools": []}, AllowedServer("s", (), False, "tools[1]")),
-    "named": ({"allowed_tools": {"tool_names": ["a"]}}, AllowedServer("s", ("a",), False, "tools[1]")),
+    "some": ({"allowed_tools": ["a", "b"]}, AllowedServer("s", frozenset(("a", "b")), False, "tools[1]")),
+    "none": ({"allowed_tools": []}, AllowedServer("s", frozenset(), False, "tools[1]")),
+    "named": ({"allowed_tools": {"tool_names": ["a"]}}, AllowedServer("s", frozenset(("a",)), False, "tools[1]")),
     "that only read": ({"allowed_tools": {"read_only": True}}, AllowedServer("s", None, True, "tools[1]")),
     "that also write": ({"allowed_tools": {"read_only": False}}, AllowedServer("s", None, False, "tools[1]")),
     "without approval": ({"require_approval": "never"}, AllowedServer("s", None, False, "tools[1]")),
@@ -403,6 +403,26 @@ def test_refusals_of_an_mcp_server_name_the_field(name: str) -> None:
     with pytest.raises(ProviderInvalidRequest) as caught:
         ToolTable([F, server(**fields)])
     assert caught.value.param == f"tools[1].{param}"
+
+
+def test_an_mcp_server_is_named_once() -> None:
+    """Also in a namespace; else each entry would declare all of its tools again."""
+    again: list[tuple[Json, str]] = [
+        (server(), "tools[2].server_label"),
+        ({"type": "namespace", "name": "n", "tools": [server()]}, "tools[2].tools[0].server_label"),
+    ]
+    for tool, param in again:
+        with pytest.raises(ProviderInvalidRequest) as caught:
+            ToolTable([server(), server(server_label="t"), tool])
+        assert caught.value.param == param
+
+
+def test_equal_names_cost_the_same_however_many_there_are() -> None:
+    table = ToolTable([{"type": "function", "name": f"s_a_{number}"} for number in range(2, 30_000)])
+    for _ in range(30_000):
+        table.add_remote("s", "a", "", {})
+    names = {tool["function"]["name"] for tool in table.declared}
+    assert (len(names), table.remote("s_a"), table.remote("s_a_2")) == (59_998, ("s", "a"), None)
 
 
 def test_functions_that_stand_for_tools_of_mcp_servers() -> None:

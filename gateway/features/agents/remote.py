@@ -6,7 +6,6 @@ Loaded only for responses with such tools.
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -17,11 +16,11 @@ from gateway.core import Run
 from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.features.agents.settings import Rooms
-from gateway.features.agents.tools import Access, Catalogue, Toolbox, ToolContext, ToolPolicy
+from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolPolicy
 from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.features.agents.turn import Bounds, Step, ToolAnswered, Turn
 from gateway.features.responses.endpoints import Begin, ResponseInProgress
-from gateway.features.responses.wire.request import AllowedServer, CreateResponse, Item, ToolTable, chat_fields
+from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, chat_fields
 from gateway.provider import (
     AssistantMessage,
     Delta,
@@ -58,36 +57,27 @@ async def join(request: Request, tools: ToolTable) -> Begin:
     Raises ProviderInvalidRequest.
     """
     servers = {server.name: server for server in request.services.shared(Servers).present()}
-    allow: list[str] = []
     for wanted in tools.servers:
         if wanted.label not in servers:
             known = ", ".join(servers) or "none"
             place = f"{wanted.place}.server_label"
             message = f"{place}: there is no MCP server {short(wanted.label)}; config.yaml has: {known}"
             raise ProviderInvalidRequest(message, param=place)
-        allow += _globs(wanted)
-    sources = [server for server in servers.values() if server.name in {wanted.label for wanted in tools.servers}]
-    toolbox = await Catalogue([], lambda: sources).toolbox(ToolPolicy("full", tuple(allow)), ToolContext())
-    for wanted in tools.servers:
-        policy = ToolPolicy(_access(wanted), _globs(wanted))
+    asked = [wanted for wanted in tools.servers if wanted.allowed is None or wanted.allowed]
+    sources = [servers[wanted.label] for wanted in asked]
+    policies = [ToolPolicy("read" if wanted.read_only else "full", (f"{wanted.label}.*",)) for wanted in asked]
+    every = ToolPolicy("full", tuple(glob for policy in policies for glob in policy.allow))
+    toolbox = await Catalogue([], lambda: sources).toolbox(every, ToolContext())
+    for wanted, policy in zip(asked, policies, strict=True):
         for tool in toolbox.tools.values():
-            if policy.permits(tool):
-                tools.add_remote(wanted.label, tool.name.partition(".")[2], tool.description, tool.parameters)
+            name = tool.name.partition(".")[2]
+            if policy.permits(tool) and (wanted.allowed is None or name in wanted.allowed):
+                tools.add_remote(wanted.label, name, tool.description, tool.parameters)
 
     def begin(answer: ResponseInProgress, wanted: CreateResponse, said: list[Item]) -> RemoteTurn:
         return RemoteTurn(request, answer, wanted, said, toolbox)
 
     return begin
-
-
-def _access(wanted: AllowedServer) -> Access:
-    return "read" if wanted.read_only else "full"
-
-
-def _globs(wanted: AllowedServer) -> tuple[str, ...]:
-    if wanted.allowed is None:
-        return (f"{wanted.label}.*",)
-    return tuple(f"{wanted.label}." + re.sub(r"([*?[])", r"[\1]", name) for name in wanted.allowed)
 
 
 class RemoteTurn:

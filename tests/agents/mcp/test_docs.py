@@ -46,7 +46,7 @@ def test_the_commands(tmp_path: Path) -> None:
 def test_the_request_is_valid() -> None:
     wanted: Any = CreateResponse.parse(json.dumps(json.loads(BLOCKS["json"])).encode())
     (found,) = ToolTable(wanted.tools).servers
-    assert (found.label, found.allowed) == ("time", ("get_current_time",))
+    assert (found.label, found.allowed) == ("time", frozenset(("get_current_time",)))
 
 
 def test_it_names_every_code_choice_and_bound() -> None:

@@ -148,7 +148,7 @@ class AllowedServer(NamedTuple):
     """An MCP server whose tools the model may call. place: of the tool in the request."""
 
     label: str
-    allowed: tuple[str, ...] | None
+    allowed: frozenset[str] | None
     """Names of its tools; None: all."""
     read_only: bool
     place: str
@@ -167,6 +167,9 @@ class ToolTable:
         self.dropped: list[str] = []
         self.servers: list[AllowedServer] = []
         self._custom: set[str] = set()
+        self._taken: set[str] = set()
+        self._numbers: dict[str, int] = {}
+        self._labels: set[str] = set()
         self._remote: dict[str, tuple[str, str]] = {}
         self._namespaces: dict[str, tuple[str, str]] = {}
         for position, tool in enumerate(tools or ()):
@@ -184,13 +187,17 @@ class ToolTable:
         return self._remote.get(name)
 
     def add_remote(self, label: str, name: str, description: str, parameters: Mapping[str, Any]) -> None:
-        taken = {tool["function"]["name"] for tool in self.declared}
-        function, number = remote_name(label, name), 2
-        while function in taken:
-            function, number = f"{remote_name(label, name)[:60]}_{number}", number + 1
+        function = remote_name(label, name)
+        base, number = function[:60], self._numbers.get(function[:60], 2)
+        while function in self._taken:
+            function, number = f"{base}_{number}", number + 1
+        self._numbers[base] = number
         self._remote[function] = label, name
-        declared = {"name": function, "description": description, "parameters": {**parameters}}
-        self.declared.append({"type": "function", "function": declared})
+        self._declare({"name": function, "description": description, "parameters": {**parameters}})
+
+    def _declare(self, function: Item) -> None:
+        self._taken.add(function["name"])
+        self.declared.append({"type": "function", "function": function})
 
     def _add(self, tool: Item, place: str, namespace: str | None) -> None:
         kind = tool.get("type")
@@ -202,7 +209,11 @@ class ToolTable:
                 self._add(inner, f"{place}.tools[{position}]", tool.get("name"))
             return
         if kind == "mcp":
-            self.servers.append(_server(tool, place))
+            self.servers.append(server := _server(tool, place))
+            if server.label in self._labels:
+                message = f"{place}.server_label: an earlier tool names the server {short(server.label)}: list it once"
+                raise _invalid(f"{place}.server_label", message)
+            self._labels.add(server.label)
             return
         if kind not in ("function", "custom"):
             self.dropped.append(str(kind))
@@ -223,7 +234,7 @@ class ToolTable:
             function["parameters"] = tool.get("parameters") or {"type": "object", "properties": {}}
             if isinstance(tool.get("strict"), bool):
                 function["strict"] = tool["strict"]
-        self.declared.append({"type": "function", "function": function})
+        self._declare(function)
 
 
 NOT_OURS = {
@@ -249,7 +260,9 @@ def _server(tool: Item, place: str) -> AllowedServer:
     names = allowed.get("tool_names") if isinstance(allowed, Mapping) else allowed
     if names is not None and not (isinstance(names, list) and all(isinstance(name, str) for name in names)):
         raise _invalid(f"{place}.allowed_tools", f"{place}.allowed_tools: must be a list of names")
-    return AllowedServer(_text(tool, "server_label", place), None if names is None else tuple(names), read_only, place)
+    return AllowedServer(
+        _text(tool, "server_label", place), None if names is None else frozenset(names), read_only, place
+    )
 
 
 def remote_name(label: str, name: str) -> str:
