@@ -40,3 +40,20 @@ def test_the_input(name: str, size: int) -> None:
         assert reader.finish() == whole
     else:
         assert reader.finish() == "a\nb", "what no JSON reader takes stays as it was read"
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud83d", r"/[\ud83c\udf00]/", r"\\ud83d", "\U0001f600\\\U0001f600", "\\" * 5 + "ud83d\n"]
+)
+def test_an_input_that_contains_backslashes(text: str) -> None:
+    """Such as JavaScript that writes escapes itself. Wherever the pieces are cut."""
+    for arguments in (json.dumps({"input": text}), json.dumps({"input": text}, ensure_ascii=False)):
+        for cut in range(len(arguments)):
+            reader = InputReader()
+            assert reader.feed(arguments[:cut]) + reader.feed(arguments[cut:]) == text
+            assert reader.finish() == text
+
+
+def test_a_raw_line_break_after_half_a_pair() -> None:
+    reader = InputReader()
+    assert "".join(map(reader.feed, ('{"input": "a\\ud83d\n', 'b"}'))) == "a\ufffd\nb"

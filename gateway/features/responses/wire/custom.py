@@ -13,7 +13,8 @@ from gateway.wire.chat import decode
 _OPENING = re.compile(r'\s*\{\s*"input"\s*:\s*"')
 _PARTIAL = re.compile(r'\s*(\{\s*("(i(n(p(u(t("(\s*(:\s*)?)?)?)?)?)?)?)?)?)?')
 _WHOLE = re.compile(r'(?:[^"\\]|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))*')
-_HIGH = re.compile(r"\\u[dD][89abAB][0-9a-fA-F]{2}$")
+_HIGH = re.compile(r"(?<!\\)(?:\\\\)*(\\u[dD][89abAB][0-9a-fA-F]{2})\Z")
+"""An escape at the end; two backslashes before a `u` are an escape of their own."""
 
 
 class InputReader:
@@ -40,9 +41,9 @@ class InputReader:
         found = _WHOLE.match(self._arguments, self._at)
         assert found is not None
         raw, end = found[0], found.end()
-        if _HIGH.search(raw):
+        if (half := _HIGH.search(raw)) is not None:
             # Half of a surrogate pair: wait for the other escape.
-            raw, end = raw[:-6], end - 6
+            raw, end = raw[: half.start(1)], self._at + half.start(1)
         self._at = end
         self._texts.append(text := _unescaped(raw))
         return text
