@@ -23,7 +23,7 @@ from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import LOCAL
 from gateway.store import Store
 from tests.api.asking import said
-from tests.gateway.double import Double, Script, answers, chunk, completion
+from tests.gateway.double import Double, Script, answers, chunk, completion, endless
 from tests.gateway.running import FAST, NO_COMMENTS
 from tests.patience import PATIENCE
 from tests.provider.server import serve
@@ -219,3 +219,18 @@ async def test_a_conversation_is_stored_with_its_items_or_not_at_all(
         assert [item["role"] for item in await conversations.items(made["id"], LOCAL)] == ["user"]
     finally:
         await store.aclose()
+
+
+async def test_any_key_of_a_user_controls_a_background_response(tmp_path: Path) -> None:
+    keys = KeyFile(tmp_path / FILE)
+    narrow, wide = (keys.add(tenant="acme", user="ann", scopes=scopes)[1] for scopes in (["models"], ["*"]))
+    async with (
+        gateway(tmp_path, endless) as (url, engine),
+        AsyncOpenAI(base_url=url, api_key=narrow) as one,
+        AsyncOpenAI(base_url=url, api_key=wide) as other,
+    ):
+        made = await one.responses.create(model="m", input="Hi", background=True)
+        exchange = await engine.asked()
+        assert (await other.responses.retrieve(made.id)).status in ("queued", "in_progress")
+        assert (await other.responses.cancel(made.id)).status == "cancelled"
+        await exchange.gone

@@ -11,7 +11,14 @@ import httpx
 import pytest
 from openai import AsyncOpenAI, BadRequestError, NotFoundError
 
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.features.responses import background
+from gateway.features.responses.conversation_store import ConversationStore
+from gateway.features.responses.response_store import ResponseStore, Stored
+from gateway.features.responses.wire.conversations import with_ids, written
 from gateway.features.responses.wire.request import CreateResponse, ToolTable, chat_fields
+from gateway.server.principal import LOCAL
+from gateway.store import Store
 from gateway.wire.allowed_tools import choice_of
 from tests.api.asking import frames, said
 from tests.gateway.backend import RUNTIME
@@ -155,6 +162,49 @@ async def test_concurrent_cancellations() -> None:
         await gateway.engine.asked()
         asked = [get(gateway, f"/v1/responses/{made['id']}/cancel", "POST") for _ in range(8)]
         assert {answer.json()["status"] for answer in await asyncio.gather(*asked)} == {"cancelled"}
+
+
+async def test_a_refused_background_response_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in the store nor in its conversation; a place that a failed store left is free again."""
+    monkeypatch.setattr(background, "MAXIMUM", 1)
+    put = ResponseStore.put
+
+    async def fails(*_: Any, **__: Any) -> None:
+        raise ProviderUnavailable("the store can't be used")
+
+    async with running(endless) as gateway:
+        conversation = (await gateway.ask({}, "/v1/conversations")).json["id"]
+        monkeypatch.setattr(ResponseStore, "put", fails)
+        assert (await post(gateway, input="Hi", background=True, conversation=conversation)).status == 503
+        monkeypatch.setattr(ResponseStore, "put", put)
+        made = await post(gateway, input="Hi", background=True)
+        assert made.status == 200
+        await wait_for(gateway, made.json["id"], "in_progress")
+        assert (await post(gateway, input="Book me a flight", background=True, conversation=conversation)).status == 429
+        assert (await get(gateway, f"/v1/conversations/{conversation}/items")).json()["data"] == []
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_deleted_response_is_not_stored_again(tmp_path: Path, kept: bool) -> None:
+    """When it ends on another gateway; its items stay in its conversation, once."""
+    store = await Store.open(f"sqlite:///{tmp_path}/store.db")
+    try:
+        responses = ResponseStore(store, 2**30)
+        conversations = ConversationStore(store, responses)
+        id = (await conversations.create([], {}, LOCAL))["id"] if kept else None
+        said = written(with_ids([{"role": "user", "content": "Hi"}], set()))
+        stored = Stored({"id": "resp_1", "created_at": 1, "output": []}, said, id)
+        await responses.put(stored, LOCAL)
+        await responses.put(stored, LOCAL, again=True)
+        await responses.get("resp_1", LOCAL)
+        await responses.delete("resp_1", LOCAL)
+        await responses.put(stored, LOCAL, again=True)
+        with pytest.raises(ProviderInvalidRequest):
+            await responses.get("resp_1", LOCAL)
+        if id is not None:
+            assert len(await conversations.items(id, LOCAL)) == 1
+    finally:
+        await store.aclose()
 
 
 async def test_only_background_responses_can_be_cancelled() -> None:

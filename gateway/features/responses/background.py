@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from typing import Any
 
-from gateway.errors import ProviderRateLimit
+from gateway.errors import GatewayError, ProviderRateLimit
 from gateway.observe.shares import has_share
 from gateway.server.principal import Principal
 from gateway.services import Services
@@ -23,9 +23,15 @@ class Background:
     """One response: its events so far, and the task that adds more."""
 
     def __init__(
-        self, principal: Principal, meter: Meter | None, work: Callable[[Background], Awaitable[None]]
+        self,
+        principal: Principal,
+        meter: Meter | None,
+        save: Callable[[], Coroutine[Any, Any, None]],
+        work: Callable[[Background], Awaitable[None]],
     ) -> None:
+        """work: begins once `save` has stored the response; not at all if it can't."""
         self.principal = principal
+        self._saving = asyncio.create_task(save(), name="store a background response")
         self._events: list[dict[str, Any]] = []
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="background response")
@@ -38,6 +44,10 @@ class Background:
     @property
     def ended(self) -> bool:
         return self._task.done()
+
+    async def saved(self) -> None:
+        """Returns once the response is stored, and goes on if nobody waits for it. Raises what the store raises."""
+        await asyncio.shield(self._saving)
 
     def add(self, events: list[dict[str, Any]]) -> None:
         self._events += events
@@ -76,6 +86,10 @@ class Background:
 
     async def _run(self, work: Callable[[Background], Awaitable[None]]) -> None:
         try:
+            await self.saved()
+        except GatewayError:
+            return  # `saved` tells the client
+        try:
             await work(self)
         except Exception:
             log.exception("a background response broke")
@@ -94,9 +108,14 @@ class Backgrounds:
         self._by_id: dict[str, Background] = {}
 
     def start(
-        self, id: str, principal: Principal, meter: Meter | None, work: Callable[[Background], Awaitable[None]]
+        self,
+        id: str,
+        principal: Principal,
+        meter: Meter | None,
+        save: Callable[[], Coroutine[Any, Any, None]],
+        work: Callable[[Background], Awaitable[None]],
     ) -> Background:
-        """meter: counts the request until the response has ended.
+        """meter: counts the request until the response has ended. save, work: see `Background`.
 
         Raises ProviderRateLimit while MAXIMUM responses run, or too many of the principal's tenant.
         """
@@ -108,12 +127,14 @@ class Backgrounds:
             raise ProviderRateLimit(message, retry_after=10)
         for old in ended[: max(0, len(ended) - MAXIMUM + 1)]:
             del self._by_id[old]
-        one = self._by_id[id] = Background(principal, meter, work)
+        one = self._by_id[id] = Background(principal, meter, save, work)
         return one
 
     def get(self, id: str, principal: Principal) -> Background | None:
+        """As the store, shows each user only their own responses, whichever of their keys they use."""
         one = self._by_id.get(id)
-        return one if one is not None and one.principal == principal else None
+        mine = one is not None and (one.principal.tenant, one.principal.user) == (principal.tenant, principal.user)
+        return one if mine else None
 
     async def forget(self, id: str, principal: Principal) -> None:
         """Cancels the response and returns once its task has ended."""

@@ -71,9 +71,9 @@ async def create(request: Request) -> ASGIApp:
     )
     answer.headers = (*answer.headers, *headers)
     if background:
-        await answer.save()
-        id = answer.encoder.response["id"]
-        running = request.services.shared(Backgrounds).start(id, request.principal, request.caller.meter, answer.run)
+        backgrounds, id = request.services.shared(Backgrounds), answer.encoder.response["id"]
+        running = backgrounds.start(id, request.principal, request.caller.meter, answer.save, answer.run)
+        await running.saved()
         return _follow(running, after=-1) if stream else JSON(answer.encoder.response, headers)
     if stream:
         return answer.stream()
@@ -282,6 +282,7 @@ class ResponseInProgress:
         self._items = items
         self._before = before
         self._store = store
+        self._saved = False
 
     @property
     def conversation(self) -> list[Item]:
@@ -292,7 +293,7 @@ class ResponseInProgress:
         return write_events(events)
 
     async def save(self) -> None:
-        """Stores the response in its present state."""
+        """Stores the response in its present state, unless it was deleted since it was stored before."""
         if self._store is not None:
             from gateway.features.responses.response_store import Stored
 
@@ -302,7 +303,8 @@ class ResponseInProgress:
             else:
                 # Nobody can retrieve the response, but its items belong to the conversation.
                 stored = Stored({}, [*self._items, *written(response["output"])], conversation["id"])
-            await self._store.put(stored, self._principal)
+            await self._store.put(stored, self._principal, again=self._saved)
+            self._saved = True
 
     def stream(self) -> StreamedAnswer:
         return chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()

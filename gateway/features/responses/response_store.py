@@ -45,9 +45,17 @@ class ResponseStore:
         self._store = store
         self._max_bytes = max_bytes
 
-    async def put(self, stored: Stored, principal: Principal) -> None:
-        """Stores a response, or its new state, and adds it to its conversation, unless that was deleted meanwhile."""
-        await self._store.write(lambda connection: self.insert(connection, stored, principal))
+    async def put(self, stored: Stored, principal: Principal, *, again: bool = False) -> None:
+        """Stores a response, or its new state, and adds it to its conversation, unless that was deleted meanwhile.
+
+        again: it was stored before; if it was deleted since, it stays deleted.
+        """
+
+        def work(connection: Connection) -> None:
+            if not again or connection.execute(_LEFT, {"id": stored.response["id"]}).first() is not None:
+                self.insert(connection, stored, principal)
+
+        await self._store.write(work)
 
     def insert(self, connection: Connection, stored: Stored, principal: Principal) -> None:
         """`put` inside a write."""
@@ -185,6 +193,7 @@ _GET = text(
     "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"
 )
 _USE = text("UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_LEFT = text("SELECT 1 FROM responses WHERE id = :id AND response <> ''")
 _KNOWN = text("SELECT 1 FROM responses WHERE id = :id")
 _KEEP_ITEMS = text(
     "UPDATE responses SET response = '', size = "
