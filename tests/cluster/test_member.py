@@ -18,6 +18,7 @@ from gateway.errors import ProviderModelNotLoaded, ProviderRateLimit, ProviderUn
 from gateway.features.cluster import tables
 from gateway.features.cluster.bus import Bus
 from gateway.features.cluster.member import Member, Pool
+from gateway.features.cluster.member import member as serving
 from gateway.features.cluster.settings import Cluster
 from gateway.features.cluster.values import EngineRow, Failed, Load, Message, encode, fingerprint
 from gateway.services import Services
@@ -266,3 +267,25 @@ async def test_waits_are_bounded_and_failures_told(store: Store, url: str) -> No
         with pytest.raises(ProviderModelNotLoaded, match="no node has the labels disk=tape") as failed:
             await waiting
         assert json.dumps(failed.value.code) == '"no_memory"'
+
+
+async def test_the_end_of_a_membership_is_logged(
+    url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def breaks(_: Member) -> None:
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(Member, "run", breaks)
+    config = Config(
+        source=Path("config.yaml"),
+        active_model="m",
+        models={"m": MODEL},
+        store=url,
+        sections={"cluster": Cluster()},
+    )
+    pool = Pool(config)
+    async with Gateway(config, pool) as gateway:
+        services = Services(gateway)
+        async with serving(services):
+            await soon(lambda: "no member any more" in caplog.text)
+        await services.aclose()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -12,7 +13,7 @@ from gateway.engines.admission import Resident
 from gateway.engines.memory import Budget, Footprint
 from gateway.features.cluster.placement import Placed, Wish, place
 from gateway.features.cluster.scaling import Replica, surplus, wanted
-from gateway.features.cluster.values import Load, Node, decode, split
+from gateway.features.cluster.values import Failed, Load, Node, decode, joined, shortened, split
 from gateway.wire.limits import Used
 
 LIMITS = Engines()
@@ -134,13 +135,14 @@ def test_never_fewer_than_min_nor_more_than_max(
         st.text("abc-", min_size=1, max_size=8), st.lists(st.integers(), max_size=3).map(tuple), max_size=9
     ),
     st.dictionaries(st.text("xyz-", min_size=1, max_size=8), st.tuples(*[st.integers(0, 9)] * 3), max_size=40),
+    st.dictionaries(st.text("mn-", min_size=1, max_size=8), st.integers(1, 9), max_size=40),
     st.integers(400, 1000),
 )
 def test_messages_fit_postgresql_and_say_the_same(
-    busy: dict[str, int], read: dict[str, tuple[int, ...]], used: dict[str, Used], maximum: int
+    busy: dict[str, int], read: dict[str, tuple[int, ...]], used: dict[str, Used], waiting: dict[str, int], maximum: int
 ) -> None:
     clamp = {name: tuple(value % (1 << 63) for value in prompts) for name, prompts in read.items()}
-    load = Load("g", "http://g", busy, {"m": 1}, clamp, used, whole=True)
+    load = Load("g", "http://g", busy, waiting, clamp, used, whole=True)
     messages = [decode(data) for data in split(load, maximum)]
     assert all(len(msgspec.json.encode(message)) <= maximum for message in messages)
     found = [message for message in messages if isinstance(message, Load)]
@@ -148,4 +150,28 @@ def test_messages_fit_postgresql_and_say_the_same(
     assert {name: prompts for each in found for name, prompts in each.read.items()} == clamp
     assert {key: one for each in found for key, one in each.used.items()} == used
     assert [each.whole for each in found] == [True] + [False] * (len(found) - 1)
-    assert [each.waiting for each in found] == [{"m": 1}] + [{}] * (len(found) - 1)
+    known = Load("g", "http://g", {"gone": 1}, {"gone": 1})
+    for each in found:
+        known = joined(known, each)
+    assert (known.busy, known.waiting, known.read) == (busy, waiting, {})
+    known = joined(known, Load("g", "http://g", {"e": 2}, {"other": 1}))
+    assert (known.busy, known.waiting) == ({**busy, "e": 2}, {"other": 1})
+
+
+def test_a_message_that_cant_be_split_is_sent_without_prompts() -> None:
+    name = "e" * 500
+    (data,) = split(Load("g", "http://g", read={name: (1, 2, 3)}), 400)
+    assert decode(data) == Load("g", "http://g")
+    (data,) = split(Load("g", "http://g", busy={name: 1}, read={name: (1,)}), 400)
+    assert decode(data) == Load("g", "http://g", busy={name: 1})
+
+
+@pytest.mark.parametrize("why", ["short", "x" * 9000, "ü" * 5000, "\x00" * 4000, "\U0001f600" * 3000])
+def test_reasons_fit_postgresql(why: str) -> None:
+    data = shortened(Failed("m", why, "no_memory"), 7900)
+    found = decode(data)
+    assert len(data) <= 7900
+    assert isinstance(found, Failed)
+    assert why.startswith(found.why)
+    assert len(found.why) > min(len(why) - 1, 800)
+    assert (found.model, found.code) == ("m", "no_memory")

@@ -321,6 +321,7 @@ async def member(services: Services) -> AsyncIterator[None]:
     services.gateway.on_change(this.reconfigured)
     pool.joined(this)
     running = asyncio.create_task(this.run(), name="cluster")
+    running.add_done_callback(_ended)
     try:
         yield
     finally:
@@ -328,6 +329,11 @@ async def member(services: Services) -> AsyncIterator[None]:
         await asyncio.gather(running, return_exceptions=True)
         await this.aclose()
         await pool.aclose()
+
+
+def _ended(running: asyncio.Task[None]) -> None:
+    if not running.cancelled() and (error := running.exception()) is not None:
+        log.error("cluster: this gateway is no member any more, until it starts again", exc_info=error)
 
 
 def _own_host(store: str) -> str:

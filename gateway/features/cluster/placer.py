@@ -28,7 +28,7 @@ from gateway.engines.states import State
 from gateway.errors import Backoff, GatewayError
 from gateway.features.cluster import scaling, tables
 from gateway.features.cluster.actor import EngineActor, Refused, Running, Seen, probe
-from gateway.features.cluster.bus import Bus
+from gateway.features.cluster.bus import MAX_BYTES, Bus
 from gateway.features.cluster.placement import Placed, Placement, Wish, place
 from gateway.features.cluster.values import (
     ENGINE,
@@ -40,9 +40,10 @@ from gateway.features.cluster.values import (
     Node,
     NodeRow,
     Settings,
-    encode,
     fingerprint,
+    joined,
     placeable,
+    shortened,
 )
 from gateway.store import Store
 
@@ -248,10 +249,9 @@ class Placer:
     def _heard(self, message: Message) -> None:
         if isinstance(message, Load):
             before = self._loads.get(message.gateway)
-            known = {} if before is None or message.whole else {**before[1].busy}
-            known.update(message.busy)
-            self._loads[message.gateway] = time.monotonic(), replace(message, busy=known, read={})
-            if message.waiting and (before is None or before[1].waiting != message.waiting):
+            load = joined(None if before is None else before[1], message)
+            self._loads[message.gateway] = time.monotonic(), load
+            if load.waiting and (before is None or before[1].waiting != load.waiting):
                 self._wake.set()
 
     async def _connected(self) -> None:
@@ -448,7 +448,7 @@ class Placer:
 
     def _failed(self, model: str, why: str, code: str | None) -> None:
         if self._bus is not None:
-            self._spawn(self._bus.send(encode(Failed(model, why[:4000], code))))
+            self._spawn(self._bus.send(shortened(Failed(model, why, code), MAX_BYTES)))
 
     # What it publishes
 

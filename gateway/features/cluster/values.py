@@ -9,6 +9,7 @@ from typing import Literal
 
 import msgspec
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gateway.config import Engines, Model, Prompts
 from gateway.config.diff import launch
@@ -91,7 +92,8 @@ class NodeRow(Struct, frozen=True):
 class Load(Struct, frozen=True, tag="load"):
     """What a gateway does. busy: engine → requests in flight. waiting: model → requests without an engine. read: engine
     → hashes of prompts that it has read since the last time. used: API key with limits → what its requests used. whole:
-    engines that aren't in `busy` have none, and keys that aren't in `used` have no request on its way."""
+    engines that aren't in `busy` have none, and keys that aren't in `used` have no request on its way. goes_on: with
+    what the message before had no room for."""
 
     gateway: str
     url: str
@@ -100,6 +102,7 @@ class Load(Struct, frozen=True, tag="load"):
     read: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     used: Mapping[str, Used] = field(default_factory=dict)
     whole: bool = False
+    goes_on: bool = False
 
 
 class Changed(Struct, frozen=True, tag="changed"):
@@ -141,19 +144,34 @@ def fingerprint(model: Model, tls: ClusterTLS | None = None) -> str:
 def split(load: Load, maximum: int) -> list[bytes]:
     """Splits `load` into messages of at most `maximum` bytes each, which together say the same."""
     data = encode(load)
-    names = [*dict.fromkeys([*load.busy, *load.read, *load.used])]
+    names = [*dict.fromkeys([*load.busy, *load.waiting, *load.read, *load.used])]
     if len(data) <= maximum or (len(names) < 2 and not load.read):
         return [data]
     if len(names) < 2:
         # One engine with too many prompts: the newest are worth the most.
-        read = {name: prompts[len(prompts) // 2 :] for name, prompts in load.read.items()}
-        return split(msgspec.structs.replace(load, read=read), maximum)
+        read = {name: prompts[(len(prompts) + 1) // 2 :] for name, prompts in load.read.items() if len(prompts) > 1}
+        return split(replace(load, read=read), maximum)
     halves = {*names[: len(names) // 2]}
     found: list[bytes] = []
     for at, half in enumerate((halves, {*names} - halves)):
         busy = {name: count for name, count in load.busy.items() if name in half}
+        waiting = {name: count for name, count in load.waiting.items() if name in half}
         read = {name: prompts for name, prompts in load.read.items() if name in half}
         used = {key: one for key, one in load.used.items() if key in half}
-        waiting = load.waiting if at == 0 else {}
-        found += split(Load(load.gateway, load.url, busy, waiting, read, used, load.whole and at == 0), maximum)
+        whole, goes_on = load.whole and at == 0, load.goes_on or at > 0
+        found += split(Load(load.gateway, load.url, busy, waiting, read, used, whole, goes_on), maximum)
     return found
+
+
+def joined(before: Load | None, load: Load) -> Load:
+    """What a gateway does, after one more message of it, without what it has read."""
+    busy = {**({} if before is None or load.whole else before.busy), **load.busy}
+    waiting = {**(before.waiting if before is not None and load.goes_on else {}), **load.waiting}
+    return replace(load, busy=busy, waiting=waiting, read={})
+
+
+def shortened(failed: Failed, maximum: int) -> bytes:
+    """The message, with as much of `why` as `maximum` bytes take, about."""
+    while len(data := encode(failed)) > maximum and failed.why:
+        failed = replace(failed, why=failed.why[: len(failed.why) * 3 // 4])
+    return data
