@@ -17,7 +17,12 @@ NAMES = (
     *("marks", "looks", "stays", "values", "pings"),
 )
 """marks and looks write a line to the file `text`; the first time, they wait until the gateway is gone. stays writes
-its process number there, and outlives its standard input."""
+its process number there, and outlives its standard input. grows adds a tool, and may be told one of LISTS."""
+LISTS: dict[str, dict[str, Any]] = {
+    "locked": {"error": {"code": -32603, "message": "database is locked"}},
+    "wrong": {"result": {"tools": "this isn't a list"}},
+}
+"""What it answers once in place of its tools."""
 
 
 def main() -> None:
@@ -50,8 +55,10 @@ def answer(message: dict[str, Any], more: list[str]) -> dict[str, Any]:
                     "serverInfo": {"name": "misbehaving", "version": "1"},
                 }
             }
+        case "tools/list" if more and more[-1] in LISTS:
+            return LISTS[more.pop()]
         case "tools/list":
-            return {"result": {"tools": [tool(name) for name in (*NAMES, *more)]}}
+            return {"result": {"tools": [tool(name) for name in dict.fromkeys((*NAMES, *more))]}}
         case "tools/call":
             return called(message["params"]["name"], message["params"].get("arguments") or {}, more)
         case method:
@@ -95,7 +102,7 @@ def called(name: str, arguments: dict[str, Any], more: list[str]) -> dict[str, A
         case "wrong":
             return {"result": {"content": "this isn't a list"}}
         case "grows":
-            more.append("new")
+            more += ["new", arguments.get("text", "new")]
             say({"jsonrpc": "2.0", "method": "notifications/tools/list_changed"})
         case _:
             misbehave(name)

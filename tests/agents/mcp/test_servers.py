@@ -306,6 +306,20 @@ async def test_tools_that_change(make: Make) -> None:
     assert "it_new" in (await toolbox(server)).tools
 
 
+@pytest.mark.parametrize("instead", ["locked", "wrong"])
+async def test_tools_that_change_and_can_t_be_listed(
+    make: Make, instead: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The earlier ones stay; each further toolbox asks again."""
+    server = make()
+    await (await toolbox(server)).run("it.grows", {"text": instead})
+    box = await toolbox(server)
+    assert ("it_new" in box.tools, box.missing) == (False, {})
+    assert "the earlier ones stay" in caplog.text
+    assert (await box.run("it.echo", {"text": "hello"}))["text"] == "hello"
+    assert "it_new" in (await toolbox(server)).tools
+
+
 async def test_an_idle_server_ends_and_starts_again(make: Make) -> None:
     box = await toolbox(make(idle_seconds=1.0))
     (process,) = processes()

@@ -43,8 +43,8 @@ class MCPConnections:
         self.name = name
         self.settings = settings
         self._folder = folder
-        self._maximum = maximum
-        self._hide = hide
+        self.maximum = maximum
+        self.hide = hide
         self._connection: _Connection | None = None
         self._open: set[_Connection] = set()
         """Also those that are about to end."""
@@ -59,7 +59,8 @@ class MCPConnections:
 
     async def tools(self) -> Sequence[Tool]:
         """Raises ToolError while the server can't be started."""
-        if self._tools is None or self._failures:
+        stale = self._connection is not None and self._connection.stale
+        if self._tools is None or self._failures or stale:
             self._tools = await (await self._connected()).listed()
         return self._tools
 
@@ -74,7 +75,7 @@ class MCPConnections:
                 connection = await self._connected()
                 given = await connection.call(tool, arguments, self.settings.call_seconds)
         self._failures = 0
-        return results.result(given, self._maximum, self._hide)
+        return results.result(given, self.maximum, self.hide)
 
     async def aclose(self) -> None:
         self._closed = True
@@ -103,7 +104,7 @@ class MCPConnections:
     def failed(self, why: str) -> None:
         """Postpones the next start."""
         self._failures += 1
-        self._why = self._hide(why)
+        self._why = self.hide(why)
         self._not_before = time.monotonic() + BACK_OFF.delay(self._failures - 1)
 
     def ended(self, connection: _Connection) -> None:
@@ -114,7 +115,7 @@ class MCPConnections:
         self._tools = None
 
     def log(self, message: str) -> None:
-        log.warning("the MCP server %s: %s", self.name, self._hide(message))
+        log.warning("the MCP server %s: %s", self.name, self.hide(message))
 
 
 class _Connection:
@@ -123,7 +124,8 @@ class _Connection:
     def __init__(self, server: MCPConnections, folder: Path) -> None:
         self._server = server
         self._tools: list[Tool] = []
-        self._stale = False
+        self.stale = False
+        """Whether the server has other tools than it listed."""
         self._settings = server.settings
         self._folder = folder
         self._pipe = stdio.Pipe(self._end)
@@ -237,19 +239,27 @@ class _Connection:
 
     async def _heard(self, message: Any) -> None:
         if getattr(message, "method", "") == "notifications/tools/list_changed":
-            self._stale = True
+            self.stale = True
             self._server.changed()
 
     async def listed(self) -> list[Tool]:
-        """The tools, asked for again once the server said that they changed. Raises ToolError."""
-        if self._stale and self._client is not None:
-            self._stale = False
+        """The tools, asked for again once the server said that they changed; the earlier ones if it doesn't list them.
+
+        Raises ToolError.
+        """
+        if self.stale and self._client is not None:
+            self.stale = False
             try:
                 async with asyncio.timeout(self._settings.call_seconds):
                     self._tools = await self._list(self._client)
             except TimeoutError:
                 self._end("it doesn't list its tools")
                 raise self._interrupted() from None
+            except ToolError:
+                raise
+            except Exception as error:  # noqa: BLE001 - the SDK, its transports and strangers' answers raise anything
+                self.stale = True
+                self._server.log(f"it doesn't list its tools, the earlier ones stay: {_reason(error)}")
         return self._tools
 
     async def call(self, tool: str, arguments: dict[str, Any], seconds: float) -> Any:
@@ -277,7 +287,7 @@ class _Connection:
                 await self._probe()  # a session that its server forgot looks like this
             if self._over.is_set():
                 raise self._interrupted() from None
-            raise ToolError("mcp_tool_failed", self._server._hide(error.error.message)[:2000]) from None
+            raise ToolError("mcp_tool_failed", self._server.hide(error.error.message)[:2000]) from None
         finally:
             self._calls -= 1
             self._wait_idle()
@@ -298,7 +308,7 @@ class _Connection:
 
     def _interrupted(self) -> ToolError:
         why = f"the MCP server {self._server.name} stopped during the call: {self._why or 'the gateway ends'}"
-        return ToolError("mcp_interrupted", self._server._hide(f"{why}; it may have taken effect"))
+        return ToolError("mcp_interrupted", self._server.hide(f"{why}; it may have taken effect"))
 
     async def _probe(self) -> None:
         """Ends a server that no longer answers; if it is alive, other calls to it continue."""
