@@ -158,6 +158,22 @@ async def test_bounds_of_the_turn(fields: Json, bounds: Json, reason: str) -> No
     assert all(item["status"] in ("completed", "incomplete") for item in answer["output"][1:])
 
 
+async def test_a_client_can_t_lift_the_operator_s_bound() -> None:
+    async with running(speaks("Hi."), mcp=SERVERS, rooms=Rooms(turn_output_tokens=50)) as gateway:
+        for tokens in ({}, {"max_output_tokens": 100_000}, {"max_output_tokens": 20}):
+            await post(gateway, server("it"), **tokens)
+        assert [asked.json["max_tokens"] for asked in gateway.engine.requests] == [50, 50, 20]
+
+
+async def test_a_stream_tells_what_was_dropped() -> None:
+    async with running(speaks("Hi."), mcp=SERVERS) as gateway:
+        said: Any = [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": "x"}]
+        for stream in (False, True):
+            answer = await post(gateway, server("it"), {"type": "web_search"}, input=said, stream=stream)
+            assert answer.headers["x-ctxgate-dropped-tools"] == "web_search"
+            assert answer.headers["x-ctxgate-dropped-items"] == "item_reference"
+
+
 @pytest.mark.parametrize(
     ("tool", "param", "told"),
     [

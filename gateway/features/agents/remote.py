@@ -114,6 +114,7 @@ class RemoteTurn:
         return self._answer.fail(error)
 
     def stream(self) -> StreamedAnswer:
+        self.headers = self._answer.headers
         server = self._request.gateway.config.server
         return StreamedAnswer(self._opened(), self, server, self._answer.chat.serving.describe_now)
 
@@ -167,7 +168,7 @@ class RemoteTurn:
             wall_seconds=rooms.turn_seconds,
             model_calls=rooms.turn_model_calls,
             tool_calls=rooms.turn_tool_calls if calls is None else min(rooms.turn_tool_calls, calls),
-            output_tokens=rooms.turn_output_tokens if tokens is None else tokens,
+            output_tokens=rooms.turn_output_tokens if tokens is None else min(rooms.turn_output_tokens, tokens),
         )
 
     def _is_client_s(self, call: ToolCall) -> bool:

@@ -10,22 +10,27 @@ import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import uvicorn
+from msgspec.structs import replace
 from pydantic import SecretStr
 
+from gateway.config import Config, Model
 from gateway.engines.process import GUARD
-from gateway.features.agents.settings import MCPServer
+from gateway.features.agents.settings import MCP, MCPServer, Rooms, RoomTools
 from gateway.features.agents.tools import Catalogue, Toolbox, ToolContext, ToolError, ToolPolicy
 from gateway.features.agents.tools.mcp import server as server_module
 from gateway.features.agents.tools.mcp.server import MCPConnections
+from gateway.features.agents.tools.mcp.servers import Servers
 from gateway.observe.shares import tenant
 from tests.patience import PATIENCE
 from tests.support.mcp_servers import MISBEHAVING, TIME
+from tests.support.state import config
 
 ALL = ToolPolicy("full")
 
@@ -282,6 +287,35 @@ async def test_a_slow_call_leaves_the_others_alone(make: Make) -> None:
 async def test_results_are_bounded(make: Make) -> None:
     box = await toolbox(make(maximum=1000))
     assert await box.run("it.long", {}) == {"text": "x" * 1000, "truncated": True}
+
+
+async def test_a_reload_changes_results(tmp_path: Path) -> None:
+    """Their length, and what is hidden in them; the process stays."""
+
+    @dataclass
+    class Present:
+        config: Config
+
+    @dataclass
+    class Shared:
+        gateway: Present
+
+    command = (sys.executable, str(MISBEHAVING))
+    sections: dict[str, Any] = {"mcp": MCP(servers={"it": MCPServer(command=command)})}
+    present = Present(config(tmp_path, sections=sections))
+    servers = Servers(Shared(present))
+    try:
+        text = "my own secret " * 100
+        assert (await servers.present()[0].call("echo", {"text": text}))["text"] == text
+        (before,) = processes()
+        more = {**sections, "rooms": Rooms(tools=RoomTools(max_result_chars=1000))}
+        model = Model(name="m", runtime="openai", base_url="http://localhost", api_key=SecretStr("own secret"))
+        present.config = replace(present.config, sections=more, models={"echo": model})
+        found = await servers.present()[0].call("echo", {"text": text})
+        assert (len(found["text"]), found["truncated"], "own secret" in found["text"]) == (1000, True, False)
+        assert processes() == [before]
+    finally:
+        await servers.aclose()
 
 
 async def test_no_secret_of_the_gateway_reaches_a_server(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,12 +26,14 @@ class _HasGateway(Protocol):
 class Servers:
     """Use `services.shared(Servers)`: rooms, Responses and `/ctx` then share the processes.
 
-    If a reload changes a server's settings, the server ends, and starts again with the next call.
+    If a reload changes a server's settings, the server ends, and starts again with the next call. What else a reload
+    changes holds for its next call.
     """
 
     def __init__(self, services: _HasGateway) -> None:
         self._gateway = services.gateway
         self._servers: dict[str, MCPConnections] = {}
+        self._seen: Config | None = None
         self._closing: set[asyncio.Task[None]] = set()
 
     def present(self) -> list[MCPConnections]:
@@ -44,9 +46,13 @@ class Servers:
             task.add_done_callback(self._closing.discard)
         for name, settings in wanted.items():
             if name not in self._servers:
-                folder = config.state_dir / "mcp" / name
-                maximum, hide = config.section(Rooms).tools.max_result_chars, hider(config.secrets)
-                self._servers[name] = MCPConnections(name, settings, folder, maximum, hide)
+                maximum = config.section(Rooms).tools.max_result_chars
+                self._servers[name] = MCPConnections(name, settings, config.state_dir / "mcp" / name, maximum)
+                self._seen = None
+        if config is not self._seen:
+            self._seen, hide = config, hider(config.secrets)
+            for server in self._servers.values():
+                server.maximum, server.hide = config.section(Rooms).tools.max_result_chars, hide
         return [self._servers[name] for name in wanted]
 
     async def aclose(self) -> None:
