@@ -21,14 +21,17 @@ class Retriever:
 
     base_url: `http(s)://host:port`; the paths of the API come behind it.
     api_key, http_client, observer: see `gateway.provider.chat.ChatProvider`.
+    chunk_size: the most texts or documents in a request; None: as the API allows.
 
-    Raises ValueError for a base_url or api_key that can't be used.
+    Raises ValueError for a base_url, api_key or chunk_size that can't be used.
     """
 
     system: ClassVar[str]
     """Whose wire format it speaks; observers get it."""
     version: ClassVar[str] = ""
     """The path of a base_url that has none."""
+    chunk_size: int | None = None
+    """The most that the server takes at a time; None if it takes any number."""
 
     def __init__(
         self,
@@ -37,9 +40,15 @@ class Retriever:
         api_key: str | None = None,
         http_client: httpx.AsyncClient | None = None,
         observer: Observer | None = None,
+        *,
+        chunk_size: int | None = None,
     ) -> None:
         from gateway.provider.server import Server
 
+        if chunk_size is not None:
+            if chunk_size < 1:
+                raise ValueError("chunk_size must be at least 1")
+            self.chunk_size = chunk_size
         self._server = Server(base_url, self.version, api_key, http_client)
         self.model = model
         self._observer = observer

@@ -37,8 +37,6 @@ class _Embedding(Retriever, ABC):
     """See `Retriever`."""
 
     path: ClassVar[str]
-    chunk_size: int | None = None
-    """The most texts that the server takes at a time; None if it takes any number."""
 
     async def embed(self, input: Sequence[str], *, config: EmbeddingRuntimeConfig | None = None) -> EmbeddingResponse:
         """See `EmbeddingProvider.embed`."""
@@ -109,11 +107,7 @@ class _Prefixed(_Embedding):
         document_prefix: str = "",
         chunk_size: int | None = None,
     ) -> None:
-        super().__init__(base_url, model, api_key, http_client, observer)
-        if chunk_size is not None:
-            if chunk_size < 1:
-                raise ValueError("chunk_size must be at least 1")
-            self.chunk_size = chunk_size
+        super().__init__(base_url, model, api_key, http_client, observer, chunk_size=chunk_size)
         self._prefixes = {"query": query_prefix, "document": document_prefix}
 
     def _prefixed(self, texts: Sequence[str], input_type: str | None) -> list[str]:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from gateway.errors import ProviderInvalidResponse
 from gateway.provider.mapping.call import count, merge_extra
-from gateway.provider.observe import Observer
 from gateway.provider.retrieval.base import (
     Retriever,
     billed,
@@ -23,16 +22,11 @@ from gateway.provider.retrieval.base import (
 )
 from gateway.provider.retrieval.contract import RerankResponse, RerankRuntimeConfig, RerankUsage, ScoredDocument
 
-if TYPE_CHECKING:
-    import httpx
-
 
 class _Rerank(Retriever, ABC):
     """See `Retriever`."""
 
     path: ClassVar[str]
-    chunk_size: int | None = None
-    """The most documents that the server takes at a time; None if it takes any number."""
     limits: ClassVar[bool] = True
     """Whether the server itself keeps to top_k."""
 
@@ -150,27 +144,13 @@ class CohereRerank(_Rerank):
 class TEIRerank(_Rerank):
     """`POST /rerank` of Hugging Face's Text Embeddings Inference (§8.1). It keeps to top_k itself, as the server can't.
 
-    chunk_size: the server's `--max-client-batch-size`.
+    chunk_size: the server's `--max-client-batch-size`; None: 32.
     """
 
     system = "tei"
     path = "/rerank"
     limits = False
-
-    def __init__(
-        self,
-        base_url: str,
-        model: str,
-        api_key: str | None = None,
-        http_client: httpx.AsyncClient | None = None,
-        observer: Observer | None = None,
-        *,
-        chunk_size: int = 32,
-    ) -> None:
-        super().__init__(base_url, model, api_key, http_client, observer)
-        if chunk_size < 1:
-            raise ValueError("chunk_size must be at least 1")
-        self.chunk_size = chunk_size
+    chunk_size = 32
 
     async def ready(self) -> None:
         """Asks for the server's health; it has one model."""
