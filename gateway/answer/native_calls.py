@@ -173,7 +173,7 @@ class NativeCalls:
         self._size += len(name) + len(arguments)
         if self._size > MAX_CHARACTERS:
             raise ProviderInvalidResponse(f"the engine's calls are longer than {MAX_CHARACTERS:,} characters")
-        if call.parts or arguments.strip():
+        if arguments := arguments if call.parts else arguments.lstrip():
             call.add(arguments)
         if not self._piecewise:
             return None

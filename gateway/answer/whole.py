@@ -97,7 +97,7 @@ def _choice(frame: Json, message: Json, choice: AnswerChoice) -> bool:
     calls: list[Json] = []
     thought = message.get("reasoning_content") or message.get("reasoning")
     if isinstance(thought, str) and not native and not (isinstance(text, str) and text.strip()):
-        events = _reasoning(message, choice, thought, reason) or events
+        events = (_reasoning(message, choice, thought, reason) or []) + events
     changed = bool(native)
     if native:
         refused, calls = _read_native(choice.native(), native, reason)

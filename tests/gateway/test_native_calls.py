@@ -75,6 +75,7 @@ READ: dict[str, tuple[list[Json], str, tuple[str, list[Call], str, list[str]]]] 
     "good": ([fn("get_weather", PARIS)], "stop", ("", [Call("get_weather", PARIS)], "tool_calls", [])),
     "no arguments": ([fn("ping")], "stop", ("", [Call("ping", "{}")], "tool_calls", [])),
     "blank arguments": ([fn("ping", " \n")], "stop", ("", [Call("ping", "{}")], "tool_calls", [])),
+    "blanks before": ([fn("get_weather", f"  {PARIS}")], "stop", ("", [Call("get_weather", PARIS)], "tool_calls", [])),
     "the word null": ([fn("ping", "null")], "stop", ("", [Call("ping", "{}")], "tool_calls", [])),
     "encoded twice": (
         [fn("get_weather", json.dumps(PARIS))],

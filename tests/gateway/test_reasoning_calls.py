@@ -81,6 +81,11 @@ def test_a_call_that_ends_the_answer_counts(name: str) -> None:
     }
 
 
+def test_white_space_behind_it_is_content_whole_and_streamed() -> None:
+    clean = both("hermes", f"I look it up.\n{written('hermes')}", " \n")
+    assert (clean["content"], clean["calls"]) == (" \n", [["get_weather", '{"city": "Paris"}']])
+
+
 @pytest.mark.parametrize("name", FORMATS)
 def test_with_more_behind_it_all_stays_reasoning(name: str) -> None:
     for reasoning, content in (
