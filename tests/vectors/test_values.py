@@ -64,7 +64,8 @@ VECTORS = Vectors.parse(
             "data": [{"index": 1, "embedding": [0.0, 2.0]}, {"index": 0, "embedding": [3.0, 4.0]}],
             "usage": {"prompt_tokens": 5, "total_tokens": 6},
         }
-    )
+    ),
+    2,
 )
 
 
@@ -82,7 +83,7 @@ def test_vectors_come_in_the_order_of_their_texts() -> None:
     "usage", ["null", '{"prompt_tokens": 1e999, "total_tokens": -1e999}', '"x"', '{"prompt_tokens": null}']
 )
 def test_counts_that_are_none_spoil_no_vectors(usage: str) -> None:
-    found = Vectors.parse(b'{"data": [{"embedding": [1.0]}], "usage": %b}' % usage.encode())
+    found = Vectors.parse(b'{"data": [{"embedding": [1.0]}], "usage": %b}' % usage.encode(), 1)
     assert (found.data[0].embedding, found.usage.prompt_tokens, found.usage.total_tokens) == ([1.0], 0, 0)
     ranked = Scores.parse(b'{"results": [{"index": 0, "relevance_score": 1.0}], "usage": %b}' % usage.encode())
     assert (ranked.results[0].index, ranked.usage.total_tokens) == (0, 0)
@@ -105,7 +106,7 @@ def test_vectors_in_base64_are_little_endian_floats() -> None:
 def test_a_shortened_vector_has_length_1(vector: list[float], dimensions: int | None, expected: list[float]) -> None:
     assert shortened(vector, dimensions) == pytest.approx(expected)
     asked = CreateEmbedding("a", dimensions=dimensions)
-    (one,) = embedding_list(asked, Vectors.parse(encoded({"data": [{"embedding": vector}]})), "m")["data"]
+    (one,) = embedding_list(asked, Vectors.parse(encoded({"data": [{"embedding": vector}]}), 1), "m")["data"]
     assert one["embedding"] == pytest.approx(expected)
 
 
@@ -174,7 +175,7 @@ def test_a_document_that_the_request_does_not_contain(index: int) -> None:
 
 
 def test_an_engine_that_only_embeds_ranks_by_similarity() -> None:
-    vectors = Vectors.parse(encoded({"data": [{"index": at, "embedding": [at, 1]} for at in range(3)]}))
+    vectors = Vectors.parse(encoded({"data": [{"index": at, "embedding": [at, 1]} for at in range(3)]}), 3)
     found = Scores.of(vectors)
     assert [one.index for one in found.results] == [0, 1]
     assert found.results[0].relevance_score > found.results[1].relevance_score
@@ -182,6 +183,16 @@ def test_an_engine_that_only_embeds_ranks_by_similarity() -> None:
 
 @pytest.mark.parametrize("data", [b"<html>", b"{}", b'{"data": [{"embedding": "x"}], "results": [{"index": "x"}]}'])
 def test_an_engine_that_answers_something_else(data: bytes) -> None:
-    for kind in (Vectors, Scores):
+    for read in (lambda: Vectors.parse(data, 1), lambda: Scores.parse(data)):
         with pytest.raises(ProviderInvalidResponse, match="malformed"):
-            kind.parse(data)
+            read()
+
+
+@pytest.mark.parametrize(
+    ("given", "count"), [("a", 1), (["a"], 1), (["a", "b", "c"], 3), ([1, 2, 3], 1), ([[1, 2], [3]], 2)]
+)
+def test_an_engine_that_gives_too_few_vectors(given: Any, count: int) -> None:
+    assert CreateEmbedding(given).count == count
+    for others in (0, count + 1):
+        with pytest.raises(ProviderInvalidResponse, match=f"{others} vectors, not {count}"):
+            Vectors.parse(encoded({"data": [{"embedding": [1]}] * others}), count)

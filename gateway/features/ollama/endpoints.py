@@ -211,7 +211,8 @@ async def _vectors(
     kept = {name: Raw(encode(value)) for name, value in _keep(request, route, asked, warnings).items()}
     fields = {**wanted.fields, **kept}
     async with route.post("embeddings", fields, "ollama", request.caller, asked=name) as answer:
-        vectors = Vectors.parse(await answer.whole())
+        data = await answer.whole()
+        vectors = await in_thread_if_large(len(data), Vectors.parse, data, wanted.count)
         for one in vectors.data:
             # 0 is as good as none: Ollama can't tell them apart.
             one.embedding = shortened(one.embedding, asked.dimensions or None)

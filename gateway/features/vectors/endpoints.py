@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from gateway.config import Role
+from gateway.core.in_thread import in_thread_if_large
 from gateway.features.vectors.wire.embeddings import (
     CreateEmbedding,
     CreateRerank,
@@ -19,9 +22,12 @@ async def embeddings(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateEmbedding.parse)
     route = request.gateway.route(wanted.model, "embedding")
     async with route.post("embeddings", wanted.fields, "embeddings", request.caller, asked=wanted.model) as answer:
-        vectors = Vectors.parse(await answer.whole())
-        made = embedding_list(wanted, vectors, route.model.name, answer.tier)
-    return JSON(made)
+        data = await answer.whole()
+
+        def made() -> JSON:
+            return JSON(embedding_list(wanted, Vectors.parse(data, wanted.count), route.model.name, answer.tier))
+
+        return await in_thread_if_large(len(data), made)
 
 
 async def rerank(request: Request) -> ASGIApp:
@@ -32,11 +38,14 @@ async def rerank(request: Request) -> ASGIApp:
     roles = {role for model in (config.models.values() if named is None else [named]) for role in model.roles}
     role: Role = "embedding" if "embedding" in roles and "rerank" not in roles else "rerank"
     route = request.gateway.route(wanted.model, role)
-    if role == "rerank":
-        async with route.post("rerank", wanted.fields, "rerank", request.caller, asked=wanted.model) as answer:
-            scores = Scores.parse(await answer.whole())
-    else:
-        texts = CreateEmbedding([wanted.query, *wanted.texts], service_tier=wanted.service_tier)
-        async with route.post("embeddings", texts.fields, "rerank", request.caller, asked=wanted.model) as answer:
-            scores = Scores.of(Vectors.parse(await answer.whole()))
-    return JSON(rerank_list(wanted, scores, route.model.name, answer.tier))
+    texts = CreateEmbedding([wanted.query, *wanted.texts], service_tier=wanted.service_tier)
+    path: Literal["rerank", "embeddings"] = "rerank" if role == "rerank" else "embeddings"
+    fields = wanted.fields if role == "rerank" else texts.fields
+    async with route.post(path, fields, "rerank", request.caller, asked=wanted.model) as answer:
+        data = await answer.whole()
+
+        def made() -> JSON:
+            scores = Scores.parse(data) if role == "rerank" else Scores.of(Vectors.parse(data, texts.count))
+            return JSON(rerank_list(wanted, scores, route.model.name, answer.tier))
+
+        return await in_thread_if_large(len(data), made)

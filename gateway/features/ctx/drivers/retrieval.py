@@ -29,7 +29,7 @@ class OpenAIEmbeddings:
         wanted = CreateEmbedding.parse(encode(ask.fields))
         route = gateway.route(ask.model.name, "embedding")
         async with route.post("embeddings", wanted.fields, "ctx") as answer:
-            vectors = Vectors.parse(await answer.whole())
+            vectors = Vectors.parse(await answer.whole(), wanted.count)
         found: list[Any] = [one["embedding"] for one in embedding_list(wanted, vectors, ask.model.name)["data"]]
         return Known(ask, found[0] if isinstance(wanted.input, str) else found, vectors.usage)
 

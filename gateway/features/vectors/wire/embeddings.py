@@ -57,6 +57,11 @@ class CreateEmbedding(Struct):
         return self
 
     @property
+    def count(self) -> int:
+        """How many vectors it asks for: numbers are the tokens of one text."""
+        return 1 if isinstance(self.input, str) or isinstance(self.input[0], int) else len(self.input)
+
+    @property
     def fields(self) -> dict[str, Raw]:
         """The fields for the engine. Always asks for float numbers, which every engine supports."""
         return {"input": Raw(encode(self.input)), "encoding_format": Raw(b'"float"'), **_tier(self.service_tier)}
@@ -120,9 +125,11 @@ class Vectors(Struct):
     usage: EmbeddingUsage = msgspec.field(default_factory=EmbeddingUsage)
 
     @classmethod
-    def parse(cls, data: bytes) -> Vectors:
-        """Sorts the vectors in the order of the input. Raises ProviderInvalidResponse."""
+    def parse(cls, data: bytes, count: int) -> Vectors:
+        """Sorts the vectors in the order of the input, which asks for `count`. Raises ProviderInvalidResponse."""
         found = _read(_decode_vectors, data)
+        if len(found.data) != count:
+            raise ProviderInvalidResponse(f"the engine gave {len(found.data)} vectors, not {count}")
         return cls(sorted(found.data, key=lambda one: one.index), EmbeddingUsage.of(found.usage))
 
 
