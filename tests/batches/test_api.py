@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,7 @@ import pytest
 from openai import APIStatusError, BadRequestError, ConflictError, NotFoundError
 
 from gateway.features.batches.batch_store import BatchStore
-from gateway.features.batches.objects import WINDOW_SECONDS
+from gateway.features.batches.objects import WINDOW_SECONDS, Fault, Line, LineReader
 from gateway.server.keys import FILE, KeyFile
 from tests.gateway.double import Exchange, answers, completion, endless
 from tests.patience import PATIENCE
@@ -228,12 +230,70 @@ async def test_what_is_refused(tmp_path: Path) -> None:
 
 async def test_answers_count(tmp_path: Path) -> None:
     """Once the answers fill the user's space, further lines get none."""
-    async with gateway(tmp_path, storage_max_bytes=120_000, at_a_time=1) as (url, _), of(url) as client:
+    async with gateway(tmp_path, storage_max_bytes=190_000, at_a_time=1) as (url, _), of(url) as client:
         batch = await ended(client, (await start(client, chats(*(f"{n} {'x' * 300}" for n in range(100))))).id)
         assert batch.status == "completed"
         errors = await read(client, batch.error_file_id)
         assert {each["error"]["code"] for each in errors} == {"storage_limit_exceeded"}
         assert len(errors) + len(await read(client, batch.output_file_id)) == 100
+
+
+async def test_lines_count(tmp_path: Path) -> None:
+    """A batch whose lines don't fit beside those of others fails, and frees what it took."""
+    async with gateway(tmp_path, endless, storage_max_bytes=200_000) as (url, engine), of(url) as client:
+        lines = chats(*(f"{n} {'x' * 300}" for n in range(100)), model="m")
+        first = await start(client, lines)
+        await engine.asked()
+        second = await ended(
+            client,
+            (
+                await client.batches.create(
+                    input_file_id=first.input_file_id, endpoint=ENDPOINT, completion_window="24h"
+                )
+            ).id,
+        )
+        assert second.status == "failed"
+        assert second.errors is not None
+        assert second.errors.data is not None
+        assert [fault.code for fault in second.errors.data] == ["storage_limit_exceeded"]
+        await client.files.create(file=b"x" * 10_000, purpose="batch")
+
+
+async def test_an_input_that_is_deleted_before_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begin = BatchStore.begin_lines
+    async with gateway(tmp_path) as (url, _), of(url) as client:
+        file = await client.files.create(file=("in.jsonl", chats("a")[0]), purpose="batch")
+
+        async def late(store: BatchStore, id: str) -> None:
+            async with of(url) as another:
+                with contextlib.suppress(NotFoundError):
+                    await another.files.delete(file.id)
+            await begin(store, id)
+
+        monkeypatch.setattr(BatchStore, "begin_lines", late)
+        made = await client.batches.create(input_file_id=file.id, endpoint=ENDPOINT, completion_window="24h")
+        batch = await ended(client, made.id)
+        assert batch.errors is not None
+        assert batch.errors.data is not None
+        assert [fault.code for fault in batch.errors.data] == ["input_file_deleted"]
+
+
+async def test_nobody_waits_while_an_input_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, go_on = threading.Event(), threading.Event()
+    feed = LineReader.feed
+
+    def slow(reader: LineReader, data: bytes) -> list[Line | Fault]:
+        reading.set()
+        go_on.wait(PATIENCE)
+        return feed(reader, data)
+
+    monkeypatch.setattr(LineReader, "feed", slow)
+    async with gateway(tmp_path) as (url, _), of(url) as client:
+        batch = await start(client, [line("a", model="echo", messages=[{"role": "user", "content": "x" * 300_000}])])
+        assert await asyncio.to_thread(reading.wait, PATIENCE)
+        assert (await client.batches.retrieve(batch.id)).status == "validating"
+        go_on.set()
+        assert (await ended(client, batch.id)).status == "completed"
 
 
 async def test_each_key_sees_its_own(tmp_path: Path) -> None:

@@ -179,3 +179,9 @@ def test_the_lines_of_an_output_file() -> None:
         bad = json.loads(unanswered("a", code))
         del bad["id"]
         assert bad == {"custom_id": "a", "response": None, "error": {"code": code, "message": message}}
+
+
+def test_a_reader_stops_at_the_faults_that_are_shown() -> None:
+    reader = LineReader("/v1/chat/completions", 10**6)
+    assert len(reader.feed(b"x\n" * 200_000)) == 100
+    assert (reader.feed(line() + b"\n"), reader.finish(), reader.total) == ([], [], 100)

@@ -35,7 +35,7 @@ async def test_files_are_written_anew(store: Store, tmp_path: Path, monkeypatch:
     made = await batches.create(CreateBatch(file.id, "/v1/chat/completions", "24h"), given, LOCAL)
     reader = LineReader("/v1/chat/completions", 1000)
     lines = reader.feed(b"\n".join(chats(*map(str, range(200)))) + b"\n")
-    await batches.add_lines(made.id, (line for line in lines if isinstance(line, Line)))
+    await batches.add_lines(made.id, [line for line in lines if isinstance(line, Line)])
     await batches.begin(made.id, reader.total)
     for number in range(200, 0, -1):
         await batches.answer(made.id, number, answered(str(number - 1), 200, b"{}"), failed=number % 50 == 0)

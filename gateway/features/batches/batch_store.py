@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import uuid4
@@ -155,14 +155,25 @@ class BatchStore:
 
     async def begin_lines(self, id: str) -> None:
         """Removes lines that an earlier process may have read from the input file."""
-        await self._store.write(lambda connection: connection.execute(_DELETE_LINES, {"id": id}))
 
-    async def add_lines(self, id: str, lines: Iterable[Line]) -> None:
+        def work(connection: Connection) -> None:
+            connection.execute(_DELETE_LINES, {"id": id})
+            connection.execute(_NO_BYTES, {"id": id})
+
+        await self._store.write(work)
+
+    async def add_lines(self, id: str, lines: Sequence[Line]) -> None:
         rows = [
             {"id": id, "number": line.number, "model": line.model, "request": line.request.decode()} for line in lines
         ]
+        size = sum(len(line.request) for line in lines)
+
+        def work(connection: Connection) -> None:
+            connection.execute(_ADD_LINE, rows)
+            connection.execute(_MORE_BYTES, {"id": id, "bytes": size})
+
         if rows:
-            await self._store.write(lambda connection: connection.execute(_ADD_LINE, rows))
+            await self._store.write(work)
 
     async def begin(self, id: str, total: int) -> Batch:
         """Marks the input file as read: its lines can be answered."""
@@ -190,7 +201,7 @@ class BatchStore:
         return [Pending(row.number, row.model, line.custom_id, bytes(line.body)) for row, line in kept]
 
     async def room(self, principal: Principal, maximum: int) -> bool:
-        """Whether the user's files and answers have fewer than `maximum` bytes."""
+        """Whether the user's files, and the lines and answers of open batches, have fewer than `maximum` bytes."""
         return await self._store.read(lambda connection: file_store.used(connection, principal)) < maximum
 
     async def answer(self, id: str, number: int, line: bytes, *, failed: bool) -> None:
@@ -368,6 +379,7 @@ _RESULTS = text(
     "ORDER BY number LIMIT :limit"
 )
 _FILES = text("UPDATE batches SET output_id = :output_id, error_id = :error_id WHERE id = :id")
+_MORE_BYTES = text("UPDATE batches SET bytes = bytes + :bytes WHERE id = :id")
 _NO_BYTES = text("UPDATE batches SET bytes = 0 WHERE id = :id")
 _PRUNE = text("DELETE FROM batches WHERE created_at < :oldest AND status NOT IN :open").bindparams(
     bindparam("open", expanding=True)

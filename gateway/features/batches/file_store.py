@@ -72,6 +72,11 @@ class FileStore:
             raise _missing(id)
         return row
 
+    async def size(self, id: str) -> int:
+        """Bytes of a file; -1 if it is gone."""
+        found = await self._store.read(lambda connection: connection.execute(_SIZE, {"id": id}).scalar())
+        return -1 if found is None else int(found)
+
     async def parts(self, id: str) -> AsyncIterator[bytes]:
         """The file's content; it ends early if the file is deleted meanwhile."""
         number = 0
@@ -114,7 +119,7 @@ class FileStore:
 
 
 def used(connection: Connection, principal: Principal) -> int:
-    """Bytes of a user's files and of the answers in running batches."""
+    """Bytes of a user's files, and of the lines and answers in running batches."""
     return int(connection.execute(_USED, _owner(principal)).scalar_one())
 
 
@@ -160,6 +165,7 @@ ADD = text(
     "VALUES (:id, :tenant, :owner, :created_at, :expires_at, :purpose, :filename, :bytes)"
 )
 _GET = text("SELECT * FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_SIZE = text("SELECT bytes FROM files WHERE id = :id")
 _DELETE = text("DELETE FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
 _DELETE_ANY = text("DELETE FROM files WHERE id = :id")
 _EXPIRED = text("SELECT id FROM files WHERE expires_at < :now LIMIT 20")

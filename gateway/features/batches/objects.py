@@ -107,7 +107,10 @@ _decode_text = msgspec.json.Decoder(str).decode
 
 
 class LineReader:
-    """Reads an input file piece by piece: `feed` for each piece, then `finish`; both return what has become whole."""
+    """Reads an input file piece by piece: `feed` for each piece, then `finish`; both return what has become whole.
+
+    It stops at MAX_FAULTS.
+    """
 
     def __init__(self, endpoint: Endpoint, maximum: int) -> None:
         """maximum: lines that a batch may have."""
@@ -116,6 +119,7 @@ class LineReader:
         self._maximum = maximum
         self._ids: set[str] = set()
         self._number = 0
+        self._faults = 0
         self._rest = b""
 
     def feed(self, data: bytes) -> list[Line | Fault]:
@@ -124,21 +128,26 @@ class LineReader:
 
     def finish(self) -> list[Line | Fault]:
         found = list(self._read([self._rest]))
-        if not self.total and not found:
+        if not self.total and not self._faults and not found:
             found.append(Fault("empty_file", "The input file has no requests."))
         return found
 
     def _read(self, lines: list[bytes]) -> Iterator[Line | Fault]:
         for line in lines:
+            if self._faults == MAX_FAULTS:
+                return
             self._number += 1
             if not line.strip():
                 continue
             self.total += 1
             if self.total == self._maximum + 1:
+                self._faults += 1
                 message = f"A batch may have {self._maximum} requests (batches.max_lines)."
                 yield Fault("too_many_requests", message, line=self._number)
             if self.total <= self._maximum:
-                yield self._parsed(line)
+                found = self._parsed(line)
+                self._faults += isinstance(found, Fault)
+                yield found
 
     def _parsed(self, text: bytes) -> Line | Fault:
         try:

@@ -11,11 +11,21 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
+from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import Backoff, GatewayError, ProviderInvalidRequest
 from gateway.features.batches.batch_store import Batch, BatchStore, Pending
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.lines import AGAIN, BUSY, ask
-from gateway.features.batches.objects import MAX_FAULTS, CreateBatch, Fault, Line, LineReader, answered, unanswered
+from gateway.features.batches.objects import (
+    MAX_FAULTS,
+    UNANSWERED,
+    CreateBatch,
+    Fault,
+    Line,
+    LineReader,
+    answered,
+    unanswered,
+)
 from gateway.features.batches.settings import Batches as Settings
 from gateway.observe.shares import TenantPlaces, tenant
 from gateway.server.keys import FILE, KeyFile
@@ -167,22 +177,29 @@ class Batches:
 
     async def _validate(self, batch: Batch) -> None:
         """Reads the input file: its lines, or what is wrong with them."""
-        maximum = self._config.section(Settings).max_lines
-        files, reader = FileStore(self._store, self._config), LineReader(batch.object["endpoint"], maximum)
+        settings, id = self._config.section(Settings), batch.object["input_file_id"]
+        files, reader = FileStore(self._store, self._config), LineReader(batch.object["endpoint"], settings.max_lines)
         faults: list[Fault] = []
 
         async def take(found: list[Line | Fault]) -> None:
             faults.extend(one for one in found if isinstance(one, Fault))
             if not faults:
-                await self.batches.add_lines(batch.id, (one for one in found if isinstance(one, Line)))
+                await self.batches.add_lines(batch.id, [one for one in found if isinstance(one, Line)])
+                if not await self.batches.room(batch.principal, settings.storage_max_bytes):
+                    faults.append(Fault("storage_limit_exceeded", UNANSWERED["storage_limit_exceeded"]))
 
         await self.batches.begin_lines(batch.id)
-        async for part in files.parts(batch.object["input_file_id"]):
-            await take(reader.feed(part))
+        left = await files.size(id)
+        async for part in files.parts(id):
+            left -= len(part)
+            await take(await in_thread_if_large(len(part), reader.feed, part))
             if len(faults) >= MAX_FAULTS:
                 break
         else:
-            await take(reader.finish())
+            if left:
+                faults.append(Fault("input_file_deleted", "The input file was deleted before it was read."))
+            else:
+                await take(reader.finish())
         if faults:
             await self.batches.fail(batch.id, faults[:MAX_FAULTS], reader.total)
         else:

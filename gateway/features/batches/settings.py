@@ -20,6 +20,6 @@ class Batches(Entry, frozen=True, kw_only=True):
     max_lines: Annotated[int, Field(ge=1, le=1_000_000), NUMBER] = 50_000
     """Requests in one batch."""
     storage_max_bytes: Bytes = 1024**3
-    """Total size of a user's files; the answers of running batches count, too."""
+    """Total size of a user's files; the lines and answers of running batches count, too."""
     days: Days = 30.0
     """Days to keep files and ended batches."""
