@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 from gateway.errors import GatewayError, ProviderRateLimit
@@ -26,12 +26,12 @@ class Background:
         self,
         principal: Principal,
         meter: Meter | None,
-        save: Callable[[], Coroutine[Any, Any, None]],
+        save: Callable[[], Awaitable[None]],
         work: Callable[[Background], Awaitable[None]],
     ) -> None:
         """work: begins once `save` has stored the response; not at all if it can't."""
         self.principal = principal
-        self._saving = asyncio.create_task(save(), name="store a background response")
+        self._saving = asyncio.ensure_future(save())
         self._events: list[dict[str, Any]] = []
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="background response")
@@ -112,7 +112,7 @@ class Backgrounds:
         id: str,
         principal: Principal,
         meter: Meter | None,
-        save: Callable[[], Coroutine[Any, Any, None]],
+        save: Callable[[], Awaitable[None]],
         work: Callable[[Background], Awaitable[None]],
     ) -> Background:
         """meter: counts the request until the response has ended. save, work: see `Background`.
