@@ -33,7 +33,7 @@ class EngineIdentity:
         background: Background,
     ) -> None:
         self.key: str | None = None
-        self.known = False
+        self.known = self._told = False
         self.sharing: asyncio.Task[None] | None = None
         """The task that computes the key of the share."""
         self._saved = saved
@@ -59,15 +59,16 @@ class EngineIdentity:
                 if self._saved.settings.save != "off":
                     self._saved.troubles.failed(error)
                 return
-            self.known = True
-            opened(build.slots if build is not None else 0)
-            if build is None or self._saved.settings.save == "off":
-                return
+            if not self._told:
+                opened(build.slots if build is not None else 0)
+                self._told = True
             try:
-                await self._saved.open()
-                self._use(build, await asyncio.to_thread(self._prints))
+                if build is not None and self._saved.settings.save != "off":
+                    await self._saved.open()
+                    self._use(build, await asyncio.to_thread(self._prints))
             except TROUBLE as error:
                 self._saved.troubles.failed(error)
+            self.known = True  # not if the request was cancelled: the next one goes on
 
     async def control_tokens(self, read: Callable[[], Awaitable[dict[str, list[int]]]]) -> Mapping[str, list[int]]:
         """The control tokens of the vocabulary: remembered from an engine with the same key, else from `read`."""

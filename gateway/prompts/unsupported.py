@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gateway.config.folders import whole
+
 UNSUPPORTED = "unsupported"
 """The file with the keys, one in a line."""
 
@@ -24,10 +26,11 @@ class Unsupported:
     def read(self) -> None:
         """Blocks. Raises OSError."""
         try:
-            self._keys = set(self._file.read_text("ascii", errors="replace").split())
+            keys = self._file.read_text("ascii", errors="replace").split()
+            self._keys = {key for key in keys if key.isascii()}  # what is damaged is no key
         except FileNotFoundError:
             self._keys = set()
 
     def write(self) -> None:
         """Blocks. Raises OSError."""
-        self._file.write_text("\n".join(sorted(self._keys)) + "\n", "ascii")
+        whole(self._file, "".join(f"{key}\n" for key in sorted(self._keys)).encode())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from hashlib import file_digest
 from pathlib import Path
 from typing import Any
@@ -369,5 +370,28 @@ async def test_a_damaged_list_of_engines_is_read_as_far_as_it_goes(saved: SavedP
     saved.path.mkdir(parents=True)
     (saved.path / UNSUPPORTED).write_bytes(b"one\n\xff\xfe\ntwo\n")
     await saved.check_ahead("m")
-    assert "one" in saved.useless
-    assert "two" in saved.useless
+    await saved.unsupported("three", "m")
+    assert (saved.path / UNSUPPORTED).read_bytes() == b"one\nthree\ntwo\n"
+
+
+async def test_a_request_that_is_cancelled_while_the_engine_is_identified_costs_the_next_nothing(
+    saved: SavedPrompts,
+) -> None:
+    began, may_go_on = threading.Event(), threading.Event()
+
+    def prints() -> list[str]:
+        began.set()
+        assert may_go_on.wait(PATIENCE)
+        return ["weights"]
+
+    server, prompts = Double(saved.path), LivePrompts(saved, "m", prints, ["weights"])
+    first = asyncio.create_task(prompts.know(server))
+    assert await asyncio.to_thread(began.wait, PATIENCE)
+    first.cancel()
+    await asyncio.wait({first})
+    may_go_on.set()
+    assert await prompts.know(server)
+    await turn(prompts, server, PROMPTS[0])
+    await prompts.save_all(server)
+    await saved.kept()
+    assert len(saved) == 1
