@@ -12,7 +12,7 @@ from gateway.backends.about import About, about
 from gateway.config import Model
 from gateway.config.values import DECIDED
 from gateway.core.in_thread import in_thread_if_large
-from gateway.detection.choice import FormatChoice, choose
+from gateway.detection.choice import FormatChoice, choose, is_new
 from gateway.errors import ProviderInvalidRequest
 from gateway.observe.shares import Workers
 from gateway.request.constraints import may_use_grammar
@@ -195,13 +195,13 @@ class CapabilityFinder:
 
 @cache
 def _inspectors() -> Workers:
-    """One thread, so one process at a time renders a template: a gateway with many models inspects them at once. A
-    thread of its own, so that nobody else waits for that."""
+    """One process at a time renders a template, however many models there are, and only such templates wait for it."""
     return Workers(1, name="chat templates")
 
 
 async def _chosen(known: About, wanted: str = "") -> FormatChoice:
-    return await asyncio.get_running_loop().run_in_executor(_inspectors(), choose, known, wanted)
+    executor = _inspectors() if await asyncio.to_thread(is_new, known, wanted) else None
+    return await asyncio.get_running_loop().run_in_executor(executor, choose, known, wanted)
 
 
 async def _search_slowly(tokens: ControlTokens, json: bytes) -> None:

@@ -93,10 +93,8 @@ def choose(known: About, wanted: str = "") -> FormatChoice:
 
     wanted: a built-in format that is configured; the layout counts if the template's calls are read by that one.
     """
-    detected = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
-    if wanted and (detected is None or detected.format != wanted):
-        detected = None
-    trip = _trip(template_of(known.template), wanted or (detected.format if detected is not None else ""))
+    detected, template, named = _looked_at(known, wanted)
+    trip = _trip(template, named)
     layout = trip.layout if trip.layout is not None and _is_layout(trip.layout) else None
     if trip.fields is not None and _is_format(trip.fields):
         return FormatChoice(
@@ -107,6 +105,20 @@ def choose(known: About, wanted: str = "") -> FormatChoice:
             Detection(trip.format, "chat template", trip.evidence), None, layout, trip.history, trip.probes
         )
     return FormatChoice(detected, None, layout if trip.format else None, trip.history, trip.probes, trip.reason)
+
+
+def is_new(known: About, wanted: str = "") -> bool:
+    """Whether `choose` may need a process: this one has no result for the template yet."""
+    _, template, named = _looked_at(known, wanted)
+    return (key := _key(template, named)) != "" and key not in SEEN
+
+
+def _looked_at(known: About, wanted: str) -> tuple[Detection | None, str, str]:
+    """What is detected without rendering, the template, and the name of the format to try."""
+    detected = detect(special_tokens=known.tokens, chat_template=known.template or "", architecture=known.architecture)
+    if wanted and (detected is None or detected.format != wanted):
+        detected = None
+    return detected, template_of(known.template), wanted or (detected.format if detected is not None else "")
 
 
 def _is_layout(fields: dict[str, Any]) -> bool:
@@ -140,11 +152,16 @@ SEEN: dict[str, Trip] = {}
 MAX_SEEN = 256
 
 
-def _trip(template: str, detected: str) -> Trip:
-    # A template that shows past calls reads them by this name.
+def _key(template: str, detected: str) -> str:
+    """ "" for a template that needs no rendering: one that shows past calls reads them by this name."""
     if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
+        return ""
+    return hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _trip(template: str, detected: str) -> Trip:
+    if not (key := _key(template, detected)):
         return NONE
-    key = hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()
     found = SEEN.get(key)
     if found is None:
         found = _kept_or_made(folder() / f"{key}.json", template, detected)

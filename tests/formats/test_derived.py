@@ -189,6 +189,8 @@ async def test_nobody_else_waits_for_templates(starts: list[Any], monkeypatch: p
         async with asyncio.timeout(PATIENCE):
             await came.wait()
             await asyncio.to_thread(len, "")
+            # Nor does a model whose template needs no rendering.
+            await CapabilityFinder(Model(name="m", runtime="echo", tool_call_format="auto")).find(request, Known("x"))
     finally:
         go.set()
     await asyncio.gather(*asking)
