@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
@@ -18,6 +19,7 @@ from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.rooms.schemas import Actor, Rent, Say, ToolPolicy, TurnBounds, Update
 from gateway.features.rooms.service import Rooms
 from gateway.features.rooms.tables import ROOMS
+from gateway.features.rooms.turns import Agent
 from gateway.services import Services
 from gateway.store import Store
 from tests.gateway.double import Double, endless
@@ -133,6 +135,24 @@ async def test_a_worker_outlives_a_failure_of_the_store(tmp_path: Path, monkeypa
                     break
         messages = (await rooms.history("local", room, 0, 0, 10)).messages
         assert [message.text() for message in messages] == ["Hi", "Fine."]
+
+
+async def test_an_update_asks_for_the_tools_where_their_servers_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the event loop: after a reload, the connection to a server that has changed is closed there."""
+    here, threads = threading.get_ident(), []
+    check = Agent.check_policy
+
+    def noted(*given: Any, **more: Any) -> None:
+        threads.append(threading.get_ident())
+        check(*given, **more)
+
+    monkeypatch.setattr(Agent, "check_policy", noted)
+    async with asyncio.timeout(LIMIT), Double().serve() as engine, rooms_of(tmp_path, engine) as rooms:
+        room = await rooms.rent("local", "me", Rent())
+        await rooms.update("local", room.id, Update(tool_policy=ToolPolicy("read", ["tool.cat"])))
+    assert set(threads) == {here}
 
 
 async def test_an_update_knows_the_tools_of_a_room_in_a_folder(tmp_path: Path) -> None:

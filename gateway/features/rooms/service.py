@@ -274,10 +274,13 @@ class Rooms:
         if "metadata" in changes:
             check_metadata(changes["metadata"])
         check_mounts(self._config, tenant, _given(update.mounts) or [])
+        if (policy := _given(update.tool_policy)) is not None:
+            # Not within the write, whose thread may not ask for the tools.
+            hosted = await self.store.read(lambda connection: transaction.is_hosted(connection, room_id, tenant))
+            self.agent.check_policy(policy, hosted=hosted)
 
         def work(tx: Transaction) -> Room:
             check("update", tx.status)
-            self.agent.check_policy(_given(update.tool_policy), hosted=tx.data.folder is not None)
             for name, value in changes.items():
                 if name == "summary_text":
                     tx.data.summarise(value)

@@ -290,10 +290,19 @@ class Transaction:
 
 def find(connection: Connection, room_id: str, tenant: str) -> Room:
     """Raises ProviderInvalidRequest (404)."""
+    return _found(connection, room_id, tenant).room()
+
+
+def is_hosted(connection: Connection, room_id: str, tenant: str) -> bool:
+    """Whether the room works in a folder of this machine. Raises ProviderInvalidRequest (404)."""
+    return _found(connection, room_id, tenant).data.folder is not None
+
+
+def _found(connection: Connection, room_id: str, tenant: str) -> Transaction:
     row = connection.execute(select(ROOMS).where(ROOMS.c.id == room_id, ROOMS.c.tenant == tenant)).one_or_none()
     if row is None:
         raise not_found(room_id)
-    return Transaction(connection, row).room()
+    return Transaction(connection, row)
 
 
 def among(connection: Connection, tenant: str, ids: Collection[str]) -> list[Room]:
