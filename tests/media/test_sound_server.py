@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,12 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def engine(log: Path) -> Iterator[httpx.Client]:
+    with started(log) as (http, _):
+        yield http
+
+
+@contextmanager
+def started(log: Path) -> Iterator[tuple[httpx.Client, subprocess.Popen[bytes]]]:
     folder = log.parent
     (folder / "piper").mkdir()
     (folder / "piper" / "__init__.py").write_text(PIPER)
@@ -53,7 +60,7 @@ def engine(log: Path) -> Iterator[httpx.Client]:
         at = json.loads(process.stdout.readline())["ctxgate"]
         try:
             with httpx.Client(base_url=f"http://{at['host']}:{at['port']}", timeout=PATIENCE, trust_env=False) as http:
-                yield http
+                yield http, process
         finally:
             process.kill()
 
@@ -80,3 +87,13 @@ def test_what_the_model_fails_on(engine: httpx.Client, log: Path) -> None:
     assert (status, error["code"], error["type"]) == (500, "engine_failed", "server_error")
     assert "this input is too much for me" in log.read_text()
     assert goes_on(engine)
+
+
+def test_a_model_that_only_fails_ends_its_process(tmp_path: Path) -> None:
+    """The gateway starts another one, which may find its device working again."""
+    with started(tmp_path / "log") as (engine, process):
+        for _ in range(2):
+            assert speak(engine, {"id": "joe"})[0] == 500
+        with pytest.raises(httpx.TransportError):
+            speak(engine, {"id": "joe"})
+        assert process.wait(PATIENCE) == 1

@@ -24,6 +24,8 @@ Json = dict[str, Any]
 RATE = 16_000
 """Samples a second that whisper hears."""
 SPOKEN_RATE = 24_000
+MAX_FAILURES = 3
+"""The process ends with the last of so many failures in a row, and the gateway starts another one."""
 """Samples a second of what is spoken: OpenAI's, which clients of `pcm` assume."""
 CHUNK_SECONDS, QUIET_SECONDS = 300, 20
 """How much sound is in memory at a time; and the end of it, in whose quietest moment it is cut."""
@@ -274,6 +276,7 @@ def main() -> None:
         out.flush()
 
     tell({"ready": engine.facts()})
+    failures = 0
     lines = _lines()
     for line in lines:
         if not line:
@@ -285,10 +288,14 @@ def main() -> None:
                     next(lines, None)
                     tell({"end": {}})
                     break
+            failures = 0
         except Refused as error:
             tell({"error": {"message": str(error), "code": error.code, "param": error.param, "status": 400}})
-        except Exception:  # noqa: BLE001 - the libraries' own, about one input: the next one is answered
-            traceback.print_exc()
+        except Exception:
+            failures += 1
+            if failures == MAX_FAILURES:
+                raise  # the model itself is broken, and another process may do better
+            traceback.print_exc()  # the libraries' own, about one input: the next one is answered
             message = "the model failed on this input: the engine's log has it"
             tell({"error": {"message": message, "code": "engine_failed", "param": None, "status": 500}})
 
