@@ -111,3 +111,27 @@ async def test_a_second_cancellation_makes_up_for_the_first(tmp_path: Path, monk
         assert (await client.batches.cancel(batch.id)).status in ("cancelling", "cancelled")
         await exchange.gone
         assert (await ended(client, batch.id)).status == "cancelled"
+
+
+async def test_an_impatient_client_doesn_t_begin_the_end_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began, may_end, times = threading.Event(), threading.Event(), 0
+    finish = BatchStore.finish
+
+    async def slow(*given: Any, **more: Any) -> Any:
+        nonlocal times
+        times += 1
+        began.set()
+        await asyncio.to_thread(may_end.wait, PATIENCE)
+        return await finish(*given, **more)
+
+    monkeypatch.setattr(BatchStore, "finish", slow)
+    async with gateway(tmp_path, endless) as (url, engine), of(url) as client:
+        batch = await start(client, chats("a", model="m"))
+        await engine.asked()
+        await client.batches.cancel(batch.id)
+        assert await asyncio.to_thread(began.wait, PATIENCE)
+        for _ in range(3):
+            assert (await client.batches.cancel(batch.id)).status == "cancelling"
+        may_end.set()
+        assert (await ended(client, batch.id)).status == "cancelled"
+    assert times == 1

@@ -57,6 +57,8 @@ class Batches:
         self._config = services.gateway.config
         self._places = TenantPlaces(self._config.section(Settings).at_a_time)
         self._running: dict[str, asyncio.Task[None]] = {}
+        self._ending: set[str] = set()
+        """Those of them whose files are being written: a further cancellation would only begin that again."""
         self._opening = asyncio.Lock()
         self._opened = False
         self._closed = False
@@ -107,7 +109,7 @@ class Batches:
             raise ProviderInvalidRequest(message, code="batch_not_cancellable", status=409)
         if batch.status != "cancelling":
             batch = await self.batches.move(id, "cancelling", cancelling_at=self.batches.now())
-        if (task := self._running.get(id)) is not None:
+        if (task := self._running.get(id)) is not None and id not in self._ending:
             task.cancel()
             await asyncio.wait({task})
         if not batch.over:
@@ -141,6 +143,7 @@ class Batches:
     def _ended(self, id: str, task: asyncio.Task[None]) -> None:
         if self._running.get(id) is task:
             del self._running[id]
+            self._ending.discard(id)
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("batch %s stopped; the next start of the gateway resumes it", id, exc_info=error)
 
@@ -160,6 +163,7 @@ class Batches:
                     case "in_progress":
                         await self._answer_all(batch)
                     case _:
+                        self._ending.add(id)
                         await self.batches.finish(batch)
                 failures = 0
             except Claimed as error:
