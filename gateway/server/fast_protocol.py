@@ -103,7 +103,7 @@ class HotApp(Protocol):
         ...
 
     def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
-        """Logs a request that was refused before `answer_hot`. body: as much of it as has come."""
+        """Logs a request that was refused before `answer_hot`. body: what has come of it; b"" if that is much."""
         ...
 
 
@@ -641,7 +641,7 @@ class ChatCycle:
                 await app.answer_hot(body, self._headers, self, caller)
         except GatewayError as error:
             if caller is not None:
-                app.refused(caller, error, bytes(self.body))
+                app.refused(caller, error, bytes(self.body) if len(self.body) <= HIGH_WATER_LIMIT else b"")
             self.keep_alive = self.keep_alive and not self.more_body
             left = openai_headers(error.standing, time()) if isinstance(error, LimitReached) else ()
             await respond_error(self, error, left)

@@ -118,6 +118,7 @@ class _Prefixed(_Embedding):
 class OpenAIEmbedding(_Prefixed):
     """`POST /v1/embeddings` of OpenAI, ctxgate, vLLM and others (§8.3).
 
+    It asks for vectors as base64; `extra={"encoding_format": "float"}` is for servers that refuse that.
     query_prefix, document_prefix: put before each text by the config's input_type, which this API doesn't know.
     chunk_size: the most texts in a request; None: 2048.
     """
