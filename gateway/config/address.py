@@ -9,13 +9,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-
-class BadAddress(ValueError):
-    """`str(error)` is the problem, `cure` what to do; neither contains the address itself."""
-
-    def __init__(self, message: str, cure: str) -> None:
-        super().__init__(message)
-        self.cure = cure
+from gateway.config.problems import BadValue
 
 
 class Place(Struct, frozen=True):
@@ -26,35 +20,35 @@ class Place(Struct, frozen=True):
 
 
 def place(base_url: str | None, port: int | None) -> Place:
-    """Raises BadAddress if `base_url` is invalid or contradicts `port`."""
+    """Raises BadValue if `base_url` is invalid or contradicts `port`."""
     if base_url is None:
         return Place() if port is None else Place(f"http://127.0.0.1:{port}", None, port)
     if base_url.startswith("unix:"):
         path = "/" + base_url.removeprefix("unix:").lstrip("/")
         if path == "/" or not base_url.startswith("unix:/"):
-            raise BadAddress("names no socket", "write unix:/path/to/socket")
+            raise BadValue("names no socket", "write unix:/path/to/socket")
         if port is not None:
-            raise BadAddress("is a Unix socket, but there is a port too", "keep one of base_url and port")
+            raise BadValue("is a Unix socket, but there is a port too", "keep one of base_url and port")
         return Place(uds=Path(path))
     try:
         url = urlsplit(base_url)
         known = url.port
     except ValueError:
-        raise BadAddress("isn't a URL", _FORM) from None
+        raise BadValue("isn't a URL", _FORM) from None
     if url.scheme not in ("http", "https") or not url.hostname:
-        raise BadAddress("isn't a URL", _FORM)
+        raise BadValue("isn't a URL", _FORM)
     if not _is_host(url.hostname):
-        raise BadAddress("has an invalid host name", _FORM)
+        raise BadValue("has an invalid host name", _FORM)
     if not _PLAIN.fullmatch(url.path):
-        raise BadAddress("has spaces or non-ASCII letters in its path", "percent-encode them, as %20")
+        raise BadValue("has spaces or non-ASCII letters in its path", "percent-encode them, as %20")
     if url.username is not None or url.password is not None:
-        raise BadAddress("contains a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
+        raise BadValue("contains a password", "put it in api_key, as ${VARIABLE} or keychain:NAME")
     if url.query or url.fragment:
-        raise BadAddress("has a query or a fragment", _FORM)
+        raise BadValue("has a query or a fragment", _FORM)
     here = is_loopback(url.hostname) and url.scheme == "http"
     found = known or (443 if url.scheme == "https" else 80)
     if port is not None and (not here or port != found):
-        raise BadAddress(f"doesn't agree with port {port}", "keep one of base_url and port")
+        raise BadValue(f"doesn't agree with port {port}", "keep one of base_url and port")
     return Place(base_url.rstrip("/").removesuffix("/v1").rstrip("/"), None, found if here else None)
 
 

@@ -19,7 +19,8 @@ from gateway.config.fields import IMPORT_STRING, absolute
 from gateway.config.file import given
 from gateway.config.hidden import LONG
 from gateway.config.names import Role
-from gateway.config.secret import BadSecret, secret
+from gateway.config.problems import BadValue
+from gateway.config.secret import secret
 from gateway.config.sections import added, file_keys, lacking_extras
 from gateway.config.source import Document, KeyPath
 from gateway.config.tuning import TAKEN, refusal
@@ -276,7 +277,7 @@ class _Build:
     def place(self, at: KeyPath, entry: Any) -> address.Place:
         try:
             place = address.place(entry.base_url, entry.port)
-        except address.BadAddress as error:
+        except BadValue as error:
             self.problem((*at, "base_url"), f"{explain.dotted((*at, 'base_url'))} {error}", error.cure)
             return address.Place()
         if place == address.Place() and entry.runtime in WELL_KNOWN and not _urls(entry):
@@ -498,7 +499,7 @@ class _Build:
             inner = (*at, "replicas", index)
             try:
                 where = address.place(written, None)
-            except address.BadAddress as error:
+            except BadValue as error:
                 self.problem(inner, f"{explain.dotted(inner)} {error}", error.cure)
                 continue
             url = where.base_url or f"unix:{where.uds}"
@@ -580,7 +581,7 @@ class _Build:
             return None
         try:
             return secret(self.document.written.get(at, ""), value.get_secret_value())
-        except BadSecret as error:
+        except BadValue as error:
             self.problem(at, f"{explain.dotted(at)}: {error}", error.cure)
             return None
 

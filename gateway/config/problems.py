@@ -29,3 +29,11 @@ class ConfigError(Exception):
     def __init__(self, problems: tuple[Problem, ...]) -> None:
         super().__init__("\n".join(map(str, problems)))
         self.problems = problems
+
+
+class BadValue(ValueError):
+    """`str(error)` is the problem, `cure` what to do; neither contains the value, which may be a secret."""
+
+    def __init__(self, message: str, cure: str) -> None:
+        super().__init__(message)
+        self.cure = cure

@@ -9,6 +9,8 @@ from typing import Any
 
 from pydantic import SecretStr
 
+from gateway.config.problems import BadValue
+
 SERVICE = "ctxgate"
 """Service name of our secrets in the system's keychain."""
 
@@ -19,22 +21,14 @@ _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*(:-)?\}|keychain:(?P<name>.+)")
 _SENDABLE = re.compile(r"[!-~]([ -~]*[!-~])?")
 
 
-class BadSecret(ValueError):
-    """`str(error)` is the problem, `cure` what to do; neither contains the secret."""
-
-    def __init__(self, message: str, cure: str) -> None:
-        super().__init__(message)
-        self.cure = cure
-
-
 def secret(written: str, value: str) -> SecretStr | None:
     """The secret that `written` refers to; `value` is `written` with its variable filled in. None if that is empty.
 
-    Raises BadSecret.
+    Raises BadValue.
     """
     match = _REFERENCE.fullmatch(written)
     if match is None:
-        raise BadSecret("a secret can't be in the file", CURE)
+        raise BadValue("a secret can't be in the file", CURE)
     name = match["name"]
     return _sendable(value if name is None else _from_keychain(name))
 
@@ -42,7 +36,7 @@ def secret(written: str, value: str) -> SecretStr | None:
 def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
     """A server's key by its credential's name: variable NAME_API_KEY, then the keychain. None if neither has it.
 
-    Raises BadSecret if the keychain can't be read, or if no HTTP header can carry the key.
+    Raises BadValue if the keychain can't be read, or if no HTTP header can carry the key.
     """
     variable = f"{name.upper().replace('-', '_')}_API_KEY"
     if found := environ.get(variable):
@@ -50,7 +44,7 @@ def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
     keyring = _keyring()
     try:
         found = _lookup(keyring, f"cortexfs:{name}", "default", f"set {variable}")
-    except BadSecret as error:
+    except BadValue as error:
         if not isinstance(error.__cause__, keyring.errors.NoKeyringError):
             raise
         found = None  # this system has no keychain
@@ -59,7 +53,7 @@ def credential(name: str, environ: Mapping[str, str]) -> SecretStr | None:
 
 def _sendable(found: str | None) -> SecretStr | None:
     if found and not _SENDABLE.fullmatch(found):
-        raise BadSecret(
+        raise BadValue(
             "the secret has a line break or another character that no HTTP header can carry", "set it without that"
         )
     return SecretStr(found) if found else None
@@ -68,10 +62,10 @@ def _sendable(found: str | None) -> SecretStr | None:
 def _from_keychain(name: str) -> str:
     keyring = _keyring()
     if keyring is None:
-        raise BadSecret("keychain: needs the package keyring", "pip install keyring, or write ${NAME}")
+        raise BadValue("keychain: needs the package keyring", "pip install keyring, or write ${NAME}")
     found = _lookup(keyring, SERVICE, name, "write ${NAME}")
     if found is None:
-        raise BadSecret(f"the keychain has no {name}", f"store it: keyring set {SERVICE} {name}")
+        raise BadValue(f"the keychain has no {name}", f"store it: keyring set {SERVICE} {name}")
     return found
 
 
@@ -89,5 +83,5 @@ def _lookup(keyring: Any, service: str, account: str, otherwise: str) -> str | N
     try:
         found = keyring.get_password(service, account)
     except keyring.errors.KeyringError as error:
-        raise BadSecret(f"the keychain can't be read ({type(error).__name__})", f"unlock it, or {otherwise}") from error
+        raise BadValue(f"the keychain can't be read ({type(error).__name__})", f"unlock it, or {otherwise}") from error
     return str(found) if found else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
 from typing import Any
 
 from gateway.errors import ProviderInvalidRequest
@@ -72,7 +72,7 @@ def not_found(method: str, path: str) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(f"{method} {path}: no such endpoint", code="not_found", status=404)
 
 
-async def until_gone(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+async def until_gone(work: Awaitable[None], receive: Receive) -> None:
     """Runs `work` and cancels it when the client leaves. The request's body must have been read."""
     task = asyncio.current_task()
     assert task is not None

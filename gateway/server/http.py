@@ -206,7 +206,7 @@ class Endpoint:
                 response = await handler(request)
             except ClientGone:
                 return
-            await until_gone(_send(response, scope, receive, send), receive)
+            await until_gone(response(scope, receive, send), receive)
         else:
             await until_gone(_answer(handler, request, receive, send), receive)
 
@@ -214,10 +214,6 @@ class Endpoint:
 async def _answer(handler: Handler, request: Request, receive: Receive, send: Send) -> None:
     response = await handler(request)
     await response(request.scope, receive, send)
-
-
-async def _send(response: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
-    await response(scope, receive, send)
 
 
 class _Path(Route):

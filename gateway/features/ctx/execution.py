@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 from msgspec import UNSET
 
 from gateway.config import ConfigError
-from gateway.config.secret import BadSecret, credential
+from gateway.config.problems import BadValue
+from gateway.config.secret import credential
 from gateway.config.values import Model
 from gateway.errors import GatewayError, InternalError
 from gateway.features.ctx import drivers
@@ -147,7 +148,7 @@ class Execution:
         try:
             if reloader is not None and await asyncio.to_thread(credential, name, os.environ) is not None:
                 await reloader.reload()
-        except (BadSecret, ConfigError) as error:
+        except (BadValue, ConfigError) as error:
             log.warning("%s: its key can't be read: %s", self.triple.name, error)
         model = self._model(control)
         if missing_credential(self.services.gateway.config, model) is None:

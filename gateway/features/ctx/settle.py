@@ -43,11 +43,12 @@ def settle(document: Document, config: Config) -> Config:
 
 def _key(document: Document, model: str, name: str) -> SecretStr | None:
     """None if there is none: requests for the model then fail as not configured."""
-    from gateway.config.secret import BadSecret, credential
+    from gateway.config.problems import BadValue
+    from gateway.config.secret import credential
 
     try:
         return credential(name, document.environ)
-    except BadSecret as error:
+    except BadValue as error:
         at = ("ctx", "models", model, "credential")
         document.note(at, f"{'.'.join(at)}: {error}; {error.cure}")
         return None

@@ -16,6 +16,7 @@ from gateway.backends import Address
 from gateway.backends.about import About
 from gateway.config import Model, address
 from gateway.config.build import WELL_KNOWN
+from gateway.config.problems import BadValue
 from gateway.errors import ProviderAuthentication, ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.models.inventory import facts, media
 from gateway.features.models.inventory.facts import Facts
@@ -41,7 +42,7 @@ def identify(url: str, model_name: str | None) -> FoundServer:
     """
     try:
         place = address.place(url, None)
-    except address.BadAddress as error:
+    except BadValue as error:
         raise ProviderInvalidRequest(f"{url} {error}; {error.cure}") from error
     base = place.base_url or "http://localhost"
     transport = httpx.HTTPTransport(uds=str(place.uds)) if place.uds is not None else None
