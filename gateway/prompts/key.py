@@ -7,13 +7,12 @@ contains everything that shapes the cache: weights, adapters, build, and all opt
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from hashlib import file_digest, sha256
 from pathlib import Path
 from typing import NamedTuple
-
-from gateway.config.folders import whole
 
 FORMAT = 1
 """Format version of the files; another number makes another key."""
@@ -70,7 +69,10 @@ def contents(paths: Iterable[Path], remembered: Path) -> str:
             found[name] = file_digest(file, "sha256").hexdigest()
     kept = dict([*{**known, **found}.items()][-MAX_KNOWN:])
     if kept != known:
-        whole(remembered, json.dumps(kept).encode())
+        fresh = remembered.with_suffix(f".{os.getpid()}")
+        remembered.parent.mkdir(parents=True, exist_ok=True)
+        fresh.write_text(json.dumps(kept), "utf-8")
+        fresh.replace(remembered)
     return sha256("\n".join(found.values()).encode()).hexdigest()
 
 
