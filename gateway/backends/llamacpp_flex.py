@@ -90,7 +90,6 @@ class Origin(Protocol):
 
     model: Model
     escapes: bool
-    separates: bool
 
     async def open(self, request: ChatRequest, fields: dict[str, Raw]) -> Reply: ...
     async def open_raw(self, request: ChatRequest, fields: dict[str, Raw], raw: RawText) -> Reply: ...
@@ -117,7 +116,7 @@ class LlamaCppFlex(Backend):
 
     def __init__(self, origin: Origin, prompts: LivePrompts, slots: LlamaCppSlots) -> None:
         super().__init__(origin.model, None)
-        self.escapes, self.separates = origin.escapes, origin.separates
+        self.escapes = origin.escapes
         self.forgetting: set[asyncio.Task[None]] = set()
         """Work behind answers that were closed: the event loop alone would not keep it."""
         self.origin = origin

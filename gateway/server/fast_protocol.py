@@ -104,7 +104,6 @@ class HotApp(Protocol):
 
     def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
         """Logs a request that was refused before `answer_hot`. body: what has come of it; b"" if that is much."""
-        ...
 
 
 class _Flow(FlowControl):

@@ -92,11 +92,3 @@ async def test_a_call_that_begins_while_the_answer_waits_to_be_saved_is_finished
             await say('{"name": "f"}', 3)
             reply.close()
         await origin.aclose()
-
-
-async def test_a_flex_answer_tells_its_owner_what_was_reused_as_any_other_does(tmp_path: Path) -> None:
-    async with Engine(silent).serve() as engine:
-        origin = LlamaCppBackend(MODEL, engine.address)
-        flex = flexible(origin, prompts_in(tmp_path))
-        assert (flex.separates, flex.escapes) == (origin.separates, origin.escapes) == (True, True)
-        await origin.aclose()
