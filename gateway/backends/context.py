@@ -51,7 +51,7 @@ def exceeded(message: str, window: int | None = None) -> ProviderInvalidRequest 
     window: the model's context window in tokens, for engines that don't report it.
     """
     for pattern in _EXCEEDED:
-        if found := pattern.search(message):
+        if found := pattern.search(message, 0, 20_000):  # a long one quotes the request, which may hold such words
             sizes = {name: int(number) for name, number in found.groupdict().items()}
             window = sizes.get("window", window)
             if "over" in sizes and window is not None:

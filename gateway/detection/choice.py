@@ -153,7 +153,7 @@ MAX_SEEN = 256
 
 
 def _key(template: str, detected: str) -> str:
-    """ "" for a template that needs no rendering: one that shows past calls reads them by this name."""
+    """Empty for a template that needs no rendering: one that shows past calls reads them by this name."""
     if "tool_calls" not in template or len(template) > MAX_TEMPLATE:
         return ""
     return hashlib.sha256("\0".join((_rules(), detected, template)).encode("utf-8", "surrogatepass")).hexdigest()

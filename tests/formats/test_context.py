@@ -167,3 +167,9 @@ def test_the_bound() -> None:
     assert not may_exceed(fields(999 - around), 1000)
     assert may_exceed(fields(1000 - around), 1000)
     assert may_exceed(fields(999 - around, tools=TOOLS), 1000)
+
+
+@pytest.mark.parametrize("words", ["maximum context length is 5 ", '"n_prompt_tokens": 1 ', "request (1 tokens) "])
+def test_a_message_that_repeats_such_words_is_read_quickly(words: str) -> None:
+    """An engine may quote the request, which is anybody's: this took minutes."""
+    assert exceeded(words * 200_000) is None
