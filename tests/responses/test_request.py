@@ -425,13 +425,21 @@ def test_equal_names_cost_the_same_however_many_there_are() -> None:
     assert (len(names), table.remote("s_a"), table.remote("s_a_2")) == (59_998, ("s", "a"), None)
 
 
+def test_no_number_makes_a_name_longer_than_engines_allow() -> None:
+    table = ToolTable([])
+    for number in range(1500):
+        table.add_remote("s", f"{'x' * 70}{number}", "", {})
+    names = {tool["function"]["name"] for tool in table.declared}
+    assert (len(names), max(map(len, names))) == (1500, 64)
+
+
 def test_functions_that_stand_for_tools_of_mcp_servers() -> None:
     table = ToolTable([{"type": "function", "name": "s_a"}, server()])
     for name in ("a", "a", "a", "b c", "x" * 70, "x" * 71):
         table.add_remote("s", name, "D.", PARAMETERS)
     long = f"s_{'x' * 62}"
     names = [tool["function"]["name"] for tool in table.declared]
-    assert names == ["s_a", "s_a_2", "s_a_3", "s_a_4", "s_b_c", long, f"{long[:60]}_2"]
+    assert names == ["s_a", "s_a_2", "s_a_3", "s_a_4", "s_b_c", long, f"{long[:56]}_2"]
     assert [table.remote(name) for name in names] == [
         None, ("s", "a"), ("s", "a"), ("s", "a"), ("s", "b c"), ("s", "x" * 70), ("s", "x" * 71),
     ]  # fmt: skip

@@ -188,7 +188,8 @@ class ToolTable:
 
     def add_remote(self, label: str, name: str, description: str, parameters: Mapping[str, Any]) -> None:
         function = remote_name(label, name)
-        base, number = function[:60], self._numbers.get(function[:60], 2)
+        base = function[:56]  # with any number it is no longer than engines allow
+        number = self._numbers.get(base, 2)
         while function in self._taken:
             function, number = f"{base}_{number}", number + 1
         self._numbers[base] = number
