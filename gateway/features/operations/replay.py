@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 
 class Replays:
-    """Where recorded answers are read: a megabyte takes a while, for which nobody else shall wait for a thread."""
+    """Reads recorded answers in a thread of its own: a megabyte takes seconds, and others need the shared threads."""
 
     def __init__(self, services: Services) -> None:
         self._workers = Workers(1, name="replays")
