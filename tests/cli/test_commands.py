@@ -7,6 +7,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
@@ -186,6 +187,39 @@ def test_check_notes(tmp_path: Path) -> None:
 def test_check_schema(tmp_path: Path) -> None:
     done = ctxgate("check", "--schema", cwd=tmp_path)
     assert json.loads(done.stdout)["$schema"].startswith("https://json-schema.org/")
+
+
+def test_models_with_replicas(tmp_path: Path) -> None:
+    def holding(*loaded: str) -> Source:
+        pages = {"tags": ["q:latest", "r:1b"], "ps": loaded}
+        return Source(pages={f"/api/{name}": ollama_models(held) for name, held in pages.items()})
+
+    with (
+        source_serving(holding()) as one,
+        source_serving(holding("q:latest")) as two,
+        source_serving(Source()) as empty,
+    ):
+        both, with_empty = f"['{one.url}', '{two.url}']", f"['{one.url}', '{empty.url}']"
+        config(
+            tmp_path,
+            f"""\
+active_model: q
+models:
+  q: {{runtime: ollama, replicas: {both}}}
+  r: {{runtime: ollama, replicas: {both}, model_name: 'r:1b'}}
+  s: {{runtime: ollama, replicas: {both}, model_name: s}}
+  t: {{runtime: ollama, replicas: {with_empty}, model_name: q}}
+server: {{port: {free_port()}}}
+""",
+        )
+        listed = json.loads(ctxgate("models", "--json", cwd=tmp_path).stdout)["models"]
+    assert {model["name"]: (model["installed"], model["running"]) for model in listed} == {
+        "q": (True, True), "r": (True, False), "s": (False, False), "t": (None, False),
+    }  # fmt: skip
+
+
+def ollama_models(names: Sequence[str]) -> tuple[str, bytes]:
+    return "application/json", json.dumps({"models": [{"name": name} for name in names]}).encode()
 
 
 def test_models_with_nothing_running(tmp_path: Path) -> None:

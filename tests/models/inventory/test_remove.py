@@ -75,6 +75,18 @@ def test_ollama_keeps_what_an_entry_needs(other: str, config: Path) -> None:
     assert config.read_text() == text
 
 
+@pytest.mark.parametrize("name", ["qwen3", "qwen3:latest"])
+@pytest.mark.parametrize("where", ["base_url: '{}'", "replicas: ['{}', 'http://127.0.0.1:9']"])
+def test_another_entry_of_the_same_ollama_needs_it_too(where: str, name: str, config: Path) -> None:
+    with serving(ollama()) as own:
+        at = where.format(own.url.replace("127.0.0.1", "localhost"))
+        entry = f"  q: {{runtime: ollama, base_url: '{own.url}', model_name: 'qwen3'}}\n"
+        added(config, f"{entry}  other: {{runtime: ollama, {at}, model_name: '{name}'}}")
+        done = ctxgate(config, "remove", "q", "--weights")
+        assert (done.returncode, "other needs the weights of q" in done.stderr) == (2, True), done.stderr
+        assert own.asked == []
+
+
 @pytest.mark.parametrize(
     ("path", "other"),
     [

@@ -34,6 +34,14 @@ def test_pull() -> None:
     assert seen == [("qwen2.5:32b 170370233dd5", 4, 10), ("qwen2.5:32b 170370233dd5", 10, 10)]
 
 
+def test_each_replica_gets_the_model() -> None:
+    pages = {"/api/pull": lines({"status": "success"})}
+    with serving(Source(pages=pages)) as one, serving(Source(pages=pages)) as two:
+        source = PullSource(kind="ollama", name="qwen2.5:32b")
+        pull(Model(name="q", runtime="ollama", replicas=(one.url, two.url), pull=source), lambda *step: None)
+    assert [len(one.bodies), len(two.bodies)] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("said", "error", "message"),
     [

@@ -15,6 +15,7 @@ from gateway.cli.client import PROBE_SECONDS, base_url, headers, trust
 from gateway.cli.options import Command, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.config.values import STARTABLE
+from gateway.features.models.places import tagged, urls
 
 if TYPE_CHECKING:
     import ssl
@@ -104,20 +105,27 @@ def _runs_here(model: Model, health: dict[str, Any] | None) -> bool | None:
 
 
 async def _engine(model: Model, probe: _Probe) -> tuple[bool | None, bool | None]:
-    """Whether the model is installed, and whether it runs; None for unknown."""
+    """Whether the model is installed, on each of its servers, and whether it runs on any; None for unknown."""
     if model.runtime == "echo":
         return True, None
     installed = model.path.exists() if model.path is not None else None
-    if model.base_url is None and model.uds is None:
+    if not model.replicas and model.base_url is None and model.uds is None:
         return installed, None if installed else False
-    base = model.base_url or "http://localhost"
     if model.runtime == "ollama":
-        tags, loaded = await asyncio.gather(
-            probe.ask(base, model.uds, "/api/tags", {}), probe.ask(base, model.uds, "/api/ps", {})
-        )
-        return _in_ollama(tags, model), bool(_in_ollama(loaded, model))
+        found = await asyncio.gather(*(_at_ollama(base, model, probe) for base in urls(model)))
+        has = [installed for installed, _ in found]
+        return (False if False in has else None if None in has else True), any(loaded for _, loaded in found)
     key = {"authorization": f"Bearer {model.api_key.get_secret_value()}"} if model.api_key is not None else {}
-    return installed, await probe.ask(base, model.uds, "/v1/models", key) is not None
+    found_there = await asyncio.gather(*(probe.ask(base, model.uds, "/v1/models", key) for base in urls(model)))
+    return installed, any(answer is not None for answer in found_there)
+
+
+async def _at_ollama(base: str, model: Model, probe: _Probe) -> tuple[bool | None, bool]:
+    """Whether this Ollama has the model, and whether it has loaded it."""
+    tags, loaded = await asyncio.gather(
+        probe.ask(base, model.uds, "/api/tags", {}), probe.ask(base, model.uds, "/api/ps", {})
+    )
+    return _in_ollama(tags, model), bool(_in_ollama(loaded, model))
 
 
 class _Probe:
@@ -147,10 +155,10 @@ class _Probe:
 
 
 def _in_ollama(listing: dict[str, Any] | None, model: Model) -> bool | None:
-    """Whether the listing names the model. Ollama adds `:latest` to a name without a tag."""
+    """Whether the listing names the model."""
     if listing is None or not isinstance(listing.get("models"), list):
         return None
-    wanted = model.upstream_name if ":" in model.upstream_name else f"{model.upstream_name}:latest"
+    wanted = tagged(model.upstream_name)
     return any(isinstance(entry, dict) and entry.get("name") == wanted for entry in listing["models"])
 
 

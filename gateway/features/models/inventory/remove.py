@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from gateway.config import Config, Model, load
 from gateway.config.edit import without_model, write
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.models.inventory import servers
+from gateway.features.models.places import tagged, urls
 from gateway.features.models.pull.files import unfinished
 from gateway.features.models.pull.hub import places
 
@@ -55,7 +57,7 @@ def _weights(config: Config, model: Model) -> list[Path]:
             continue
         files = (other.path, other.mmproj_path, *other.engine.files.values())
         needed += [(other.name, path) for path in files if path is not None]
-        if other.runtime == model.runtime == "ollama" and _in_ollama(other) == _in_ollama(model):
+        if other.runtime == model.runtime == "ollama" and _in_ollama(other) & _in_ollama(model):
             raise ProviderInvalidRequest(f"{other.name} needs the weights of {model.name}: nothing was removed")
     for name, path in needed:
         if any(_goes_with(path, place) for place in found):
@@ -63,8 +65,12 @@ def _weights(config: Config, model: Model) -> list[Path]:
     return [path for path in found if path.exists()]
 
 
-def _in_ollama(model: Model) -> tuple[object, ...]:
-    return model.uds, model.base_url, model.replicas, model.upstream_name
+def _in_ollama(model: Model) -> set[tuple[Path | str, str]]:
+    """Each Ollama that has it, and its name there."""
+    name = tagged(model.upstream_name)
+    if model.uds is not None:
+        return {(model.uds, name)}
+    return {(re.sub(r"//(localhost|\[::1\])", "//127.0.0.1", url), name) for url in urls(model)}
 
 
 def _goes_with(path: Path, place: Path) -> bool:

@@ -20,6 +20,7 @@ from gateway.config.problems import BadValue
 from gateway.errors import ProviderAuthentication, ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.models.inventory import facts, media
 from gateway.features.models.inventory.facts import Facts
+from gateway.features.models.places import tagged, urls
 
 SECONDS = 10.0
 Json = dict[str, Any]
@@ -94,7 +95,7 @@ def in_ollama(base: str, name: str) -> Facts | None:
     sizes = [
         entry.get("size")
         for entry in tags.get("models") or ()
-        if isinstance(entry, dict) and entry.get("name") in (name, f"{name}:latest")
+        if isinstance(entry, dict) and entry.get("name") == tagged(name)
     ]
     return Facts(
         size=_count(sizes[0]) if sizes else None,
@@ -113,7 +114,7 @@ def in_ollama(base: str, name: str) -> Facts | None:
 def drop_from_ollama(model: Model) -> None:
     """Deletes it where the model's own Ollama is. Raises ProviderUnavailable if that isn't running or refuses."""
     uds, name = model.uds, model.upstream_name
-    for base in model.replicas or (model.base_url or "http://localhost",):
+    for base in urls(model):
         transport = httpx.HTTPTransport(uds=str(uds)) if uds is not None else None
         try:
             with httpx.Client(base_url=base, transport=transport, timeout=SECONDS, trust_env=False) as http:

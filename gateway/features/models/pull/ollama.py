@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import httpx
 
 from gateway.config import Model, PullSource
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
+from gateway.features.models.places import urls
 from gateway.features.models.pull.progress import Progress
 
 SILENCE = 600.0
@@ -15,9 +17,14 @@ SILENCE = 600.0
 
 
 def fetch(model: Model, source: PullSource, progress: Progress) -> None:
-    transport = httpx.HTTPTransport(uds=str(model.uds)) if model.uds is not None else None
-    base = model.base_url or "http://localhost"
-    where = str(model.uds or base)
+    """Of a model with replicas, each Ollama gets it, one after the other."""
+    for base in urls(model):
+        _fetch(base, model.uds, source, progress)
+
+
+def _fetch(base: str, uds: Path | None, source: PullSource, progress: Progress) -> None:
+    transport = httpx.HTTPTransport(uds=str(uds)) if uds is not None else None
+    where = str(uds or base)
     done = False
     try:
         with (
