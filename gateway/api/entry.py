@@ -89,8 +89,10 @@ class API:
         await self.chat.answer(body, headers, client, caller)
 
     async def _admitted(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises what `Access.admit` raises."""
+        """Raises what `Access.admit` raises, and ProviderInvalidRequest (404) for a path that nothing can have."""
         headers, method = scope["headers"], scope["method"]
+        if min(scope["path"], default="/") < " ":  # the router takes a\n for a, which no other reader of a path does
+            raise not_found(method, scope["path"])
         page = scope["path"] == "/" and method in ("GET", "HEAD") and (b"sec-fetch-dest", b"document") in headers
         granted = self.access.admit(headers, old=scope["http_version"] < "1.1", page=page)
         if granted:

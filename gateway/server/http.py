@@ -227,8 +227,6 @@ class _Path(Route):
         assert self.methods is not None
         if scope["method"] not in self.methods:
             raise MethodNotAllowed(scope["method"], scope["path"], self._allowed)
-        if "\0" in scope["path"]:  # nothing has such a name, and PostgreSQL fails to look for it
-            raise not_found(scope["method"], scope["path"])
         await self.app(scope, receive, send)
 
 

@@ -224,6 +224,46 @@ def test_who_may_decide(serving: Callable[..., Client], tmp_path: Path) -> None:
     assert client.post("/api/generate", json=unload, headers=owner).json()["done_reason"] == "unload"
 
 
+BEHIND = (
+    "%0A",
+    "%0a",
+    "%0D",
+    "%0D%0A",
+    "%00",
+    "%09",
+    "%0B",
+    "%1F",
+    "%7F",
+    "%C2%85",
+    "%E2%80%A8",
+    "%20",
+    "/",
+    "%2F",
+    "//",
+)
+"""What a guest adds to a path, or to one in the middle of which stands `{}`."""
+
+
+def test_no_other_spelling_of_a_path_lets_a_guest_decide(serving: Callable[..., Client], tmp_path: Path) -> None:
+    client, file = serving(), KeyFile(tmp_path / "state" / FILE)
+    guest = {"authorization": f"Bearer {file.add(scopes=('models',))[1]}"}
+    until(lambda: client.post("/v1/models/tiny/load").status_code == 401)
+    calls = [
+        *(("POST", path) for path in ("/v1/models/echo/load", "/models/echo/unload", "/v1/models/echo{}/unload")),
+        *(("POST", path) for path in ("{}/api/pull", "/api/pull", "/-/plan", "/{}-/plan", "/llm/room")),
+        *(("DELETE", "/api/delete"), ("GET", "/metrics"), ("GET", "/-/status"), ("POST", "/upstream/echo/a")),
+        *(("POST", path.replace("a", "A")) for path in ("/api/pull", "/v1/models/echo/unload")),
+    ]
+    for method, path in calls:
+        for more in BEHIND:
+            written = path.format(more) if "{}" in path else path + more
+            answer = client.request(method, written, headers=guest, content=b'{"model": "echo"}')
+            assert answer.status_code in (403, 404, 405), (method, written, answer.text)
+            if method == "POST" and "%0" in more:  # nor does it become a request of a model, in the log or elsewhere
+                assert answer.status_code == 404, (written, answer.text)
+    assert client.post("/v1/chat/completions%0A", headers=guest, json=ASK).status_code == 404
+
+
 @pytest.mark.parametrize(
     ("method", "path", "scope"),
     [
