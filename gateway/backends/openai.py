@@ -275,10 +275,7 @@ class OpenAIBackend(Backend):
             return error
         if status in (400, 422, 500) and (error := template_refusal(message)) is not None:
             return error
-        said, message = (
-            message,
-            f"the engine answered {status}: {message}" if message else f"the engine answered {status}",
-        )
+        said, message = message, f"the engine answered {status}: {message}".removesuffix(": ")
         if status in (401, 403):
             return ProviderAuthentication(message)
         if status in CONTENT_REFUSALS and refuses_content(said):

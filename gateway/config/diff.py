@@ -145,26 +145,10 @@ def _top(old: Config, new: Config) -> Iterator[Change]:
 
 
 CHOICES = (
-    "runtime",
-    "tool_call_format",
-    "tool_prompt",
-    "tool_wording",
-    "tool_examples",
-    "call_threshold",
-    "keep_reasoning",
-    "role",
-    "enforcement",
-    "call_deltas",
-    "images",
-    "describe_with",
-    "transcribe_with",
-    "speak_with",
-    "kv_cache_type",
-    "numa",
-    "server.host",
-    "log.format",
-    "log.level",
-    "prompts.save",
+    *("runtime", "tool_call_format", "tool_prompt", "tool_wording", "tool_examples", "call_threshold"),
+    *("keep_reasoning", "role", "enforcement", "call_deltas", "images", "kv_cache_type", "numa"),
+    *("describe_with", "transcribe_with", "speak_with"),
+    *("server.host", "log.format", "log.level", "prompts.save"),
 )
 """Keys whose texts may be shown: they are names, or come from a fixed list."""
 

@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -74,6 +75,8 @@ class Document:
     """Scalars as written in the file, before variables are filled in."""
     filled: dict[KeyPath, tuple[str, ...]] = field(default_factory=dict)
     """The values of the variables in each scalar that names some."""
+    trusted: Mapping[KeyPath, str] | None = None
+    """The scalars whose variables are filled in; None: all. In others stays what is written, or the default."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     renamed: dict[KeyPath, str] = field(default_factory=dict)
@@ -116,11 +119,17 @@ class Document:
 def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None = None) -> Document:
     """The file's values, with variables from `environ` (None: the process's own).
 
-    text: read this instead of the file's content.
+    text: read this instead of the file's content. Of variables it gets only those that the file has in the same text at
+    the same place: else whoever sends a text could read any variable in what is said about it.
     Raises ConfigError if the file can't be read or isn't YAML; collects other problems in the document.
     """
     document = Document(file, os.environ if environ is None else environ)
-    text = _text(file) if text is None else text
+    if text is None:
+        text = _text(file)
+    else:
+        document.trusted = {}
+        with suppress(ConfigError):
+            document.trusted = read(file, environ).written
     try:
         root = yaml.compose(text, Loader=_Loader)
     except yaml.YAMLError as error:
@@ -130,13 +139,8 @@ def read(file: Path, environ: Mapping[str, str] | None = None, text: str | None 
         problem = Problem(TOO_OFTEN, "", file, mark.line + 1, mark.column + 1)
         raise ConfigError((problem,)) from None
     if not isinstance(root, MappingNode):
-        raise ConfigError(
-            (
-                Problem(
-                    "the file must be a mapping of keys to values", "begin with active_model: and models:", file, 1, 1
-                ),
-            )
-        )
+        cure = "begin with active_model: and models:"
+        raise ConfigError((Problem("the file must be a mapping of keys to values", cure, file, 1, 1),))
     document.data = _Reader(document).value(root, ())
     return document
 
@@ -289,8 +293,12 @@ class _Reader(SafeConstructor):
         return None
 
     def filled(self, text: str, path: KeyPath) -> str:
+        trusted = self.document.trusted is None or self.document.trusted.get(path) == text
+
         def fill(match: re.Match[str]) -> str:
             name, default = match.groups()
+            if not trusted:
+                return str(match[0]) if default is None else default
             if value := self.environ.get(name):
                 self.document.filled[path] = (*self.document.filled.get(path, ()), value)
                 return value

@@ -120,6 +120,64 @@ def test_an_unwatched_file_waits_for_sighup(tmp_path: Path) -> None:
         assert running.names() == ["b", "a"]
 
 
+PLANTED = "5813-planted"
+NUMBER = "471113"
+NAMED = "active_model: a\nmodels:\n  a: {runtime: echo, aliases: ['${PLANTED}'], max_tokens: '${OWN}'}\n"
+
+
+def planned(model: str = "", top: str = "", runtime: str = "echo", active: str = "a") -> str:
+    return f"active_model: {active}\n{top}\nmodels:\n  a:\n    runtime: {runtime}\n    {model}\n"
+
+
+V = '"${PLANTED}"'
+SENT = {
+    "runtime": planned(runtime=V),
+    "a class": planned(runtime='"os.${NUMBER}:x"'),
+    "the active model": planned(active=V),
+    "a format": planned(f"tool_call_format: {V}"),
+    "an alias elsewhere": planned(f"aliases: [other, {V}]"),
+    "an alias beside": planned('aliases: ["${PLANTED}!"]'),
+    "fallbacks": planned(f"fallbacks: [{V}]"),
+    "service tier": planned(f"service_tier: {V}"),
+    "an anchor": planned(f"aliases: [&v {V}]\n    tool_call_format: *v"),
+    "merged": planned(f"<<: {{tool_call_format: {V}}}"),
+    "twice": planned(f"tool_call_format: {V}\n    tool_call_format: {V}"),
+    "a number": planned('temperature: "0.${NUMBER}"'),
+    "the number elsewhere": planned('context_window: "${NUMBER}"'),
+    "a number's range": planned('top_p: "${NUMBER}"'),
+    "a port": planned(top='server: {port: "${NUMBER}"}'),
+    "a host": planned(top='server: {host: "${PLANTED}.example"}'),
+    "an origin": planned(top=f"server: {{cors_origins: [{V}]}}"),
+    "a level": planned(top=f"log: {{level: {V}}}"),
+    "a store": planned(top=f"store: {V}"),
+    "a URL": planned(f"base_url: {V}", runtime="openai"),
+    "weights": planned('path: "/nowhere/${PLANTED}"\n    context_window: 512', runtime="llama.cpp"),
+    "an engine's option": planned(f"path: /nowhere\n    kv_cache_type: {V}", runtime="llama.cpp"),
+    "a command": planned("base_url: http://127.0.0.1:9\n    command: '${PLANTED} \"'", runtime="openai"),
+    "with a default": planned('temperature: "${NUMBER:-0.5}"'),
+    "a key": planned(f"base_url: http://127.0.0.1:9\n    api_key: {V}", runtime="openai"),
+}
+
+
+def test_a_text_reads_no_variables(tmp_path: Path) -> None:
+    """Whatever key names them; nor does anything tell a right guess from a wrong one."""
+    with gateway(tmp_path, NAMED, PLANTED=PLANTED, NUMBER=NUMBER, OWN="99") as running:
+        assert running.http.post("/-/plan", content=NAMED).json()["lines"] == [], "the file's own are filled in"
+        for name, text in SENT.items():
+            said = running.http.post("/-/plan", content=text)
+            assert said.status_code in (200, 422), (name, said.text)
+            assert not any(part in said.text for part in (PLANTED, NUMBER, "5813", "4711")), (name, said.text)
+        guess = planned(active=V) + f"  {PLANTED}: {{runtime: echo}}\n"
+        assert running.http.post("/-/plan", content=guess).status_code == 422
+        default = running.http.post("/-/plan", content=SENT["with a default"]).json()
+        assert "temperature: not given → 0.5" in default["lines"][0]
+        assert running.http.post("/-/plan", content=SENT["a key"]).status_code == 200
+        running.save("active_model: [\n")
+        cured = running.http.post("/-/plan", content=NAMED)
+        assert (cured.status_code, PLANTED in cured.text) == (422, False)
+        assert "${OWN}" in cured.text
+
+
 async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = load(written(tmp_path, ECHO))
     with serve(build(config, lambda text: config), lifespan="on", http=FAST) as url:
