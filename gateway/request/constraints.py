@@ -144,11 +144,12 @@ _decode_typed = msgspec.json.Decoder(_Typed).decode
 def check_tools(request: ChatRequest, runtime: str) -> None:
     """Raises ProviderInvalidRequest for tools that only OpenAI's own models have, and for a schema of an unknown type.
 
-    Another server behind `runtime: openai` may know tools that the gateway doesn't.
+    Another server behind `runtime: openai` may run tools of its own. A call of a custom one would come back to us, who
+    can't read it.
     """
     for at, tool in enumerate(_decode_declared(request.tools) if request.tools is not None else ()):
         kind = tool.type
-        if kind != "function" and runtime != "openai":
+        if kind == "custom" or (kind != "function" and runtime != "openai"):
             place = f"tools[{at}].type"
             cure = "declare a function, here with one string as its parameter" if kind == "custom" else "leave it out"
             raise ProviderInvalidRequest(f"{place}: no tools of type {short(kind)} on this API; {cure}", param=place)

@@ -37,7 +37,7 @@ def repair_history(messages: list[dict[str, Any]]) -> tuple[list[dict[str, Any]]
     value of `malformed`. ids: calls without an id or with another call's, and results that we matched to their call by
     its name or place. orphan_results: results without a call, which become a user's message.
 
-    Raises ProviderInvalidRequest for an id or arguments that are too long.
+    Raises ProviderInvalidRequest for an id or arguments that are too long, and for a call of a custom tool.
     """
     repairs = _Repairs()
     return [repairs.message(message) for message in messages], repairs.counts
@@ -78,6 +78,9 @@ class _Repairs:
     def _call(self, call: Any) -> Any:
         function = call.get("function") if isinstance(call, dict) else None
         if not isinstance(function, dict):
+            if isinstance(call, dict) and call.get("type") == "custom":
+                place = "messages.tool_calls.type"
+                raise ProviderInvalidRequest(f"{place}: no calls of custom tools on this API", param=place)
             return call  # the engine will explain what is wrong
         given = call.get("id")
         given = check_id(given, "messages.tool_calls.id") if isinstance(given, str) else ""

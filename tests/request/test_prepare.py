@@ -102,7 +102,7 @@ def test_the_template_lists_the_tools_and_the_system_message_explains_them() -> 
     forced = {"type": "function", "function": {"name": "now"}}
     one = sent(prepared(capabilities, tools=[tool("now"), tool("later")], tool_choice=forced))
     assert one["messages"][0]["content"].endswith("This time call now, whatever is said.")
-    assert "tools" in sent(prepared(capabilities, runtime="openai", tools=[{"type": "custom"}])), (
+    assert "tools" in sent(prepared(capabilities, runtime="openai", tools=[{"type": "web_search"}])), (
         "the server's business"
     )
 
@@ -114,6 +114,17 @@ def test_the_wording_is_that_of_the_model(tools_in: ToolsIn) -> None:
         (system, _) = sent(prepared(capabilities, tools=[tool("now")]))["messages"]
         assert system["content"].endswith(render_instructions(HERMES, ["now"], wording))
         assert prompt(capabilities, [USER], tools=[tool("now")])["messages"][0] == system, "counted as it is sent"
+
+
+@pytest.mark.parametrize("runtime", ["llama.cpp", "llama-cpp-python", "mlx", "ollama", "openai", "my.mod:Backend"])
+def test_a_custom_tool_is_refused_on_every_runtime(runtime: str) -> None:
+    custom = {"type": "custom", "custom": {"name": "g"}}
+    choices: list[Any] = [None, custom, "required"]
+    for tools in ([custom], [tool("now"), custom]):
+        for choice in choices:
+            with pytest.raises(ProviderInvalidRequest, match="no tools of type 'custom' on this API") as caught:
+                prepared(ModelCapabilities(HERMES, HERMES), runtime=runtime, tools=tools, tool_choice=choice)
+            assert caught.value.param == f"tools[{len(tools) - 1}].type"
 
 
 def test_past_calls_become_text_with_the_tools() -> None:

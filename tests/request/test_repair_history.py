@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gateway.errors import ProviderInvalidRequest
 from gateway.request.repair_history import ID_LENGTH, repair_history
 
 Json = dict[str, Any]
@@ -119,6 +120,14 @@ def test_a_result_without_a_call_becomes_a_user_s_message(content: Any, text: st
 def test_an_unknown_id_is_not_guessed_where_two_calls_wait() -> None:
     found, counts = repair_history([said(call("a"), call("b", "g")), result("x")])
     assert (found[1]["role"], counts) == ("user", {"orphan_results": 1})
+
+
+def test_a_call_of_a_custom_tool_is_refused() -> None:
+    """Its result couldn't follow it: no engine's chat has such calls."""
+    custom = {"id": "c", "type": "custom", "custom": {"name": "g", "input": "1"}}
+    with pytest.raises(ProviderInvalidRequest, match="no calls of custom tools") as caught:
+        repair_history([USER, said(call("a"), custom), result("a"), result("c")])
+    assert caught.value.param == "messages.tool_calls.type"
 
 
 def test_what_the_engine_must_explain_stays() -> None:
