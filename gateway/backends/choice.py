@@ -117,9 +117,7 @@ class ServerChoice(Generic[S]):
             for server in self._by_load.get(load, ()):
                 if server not in without:
                     return server
-        if without or not self._by_load:
-            return None
-        return next(iter(self._by_load[self._least]))
+        return None if without or not self._by_load else next(iter(self._by_load[self._least]))
 
     def _enter(self, server: S) -> None:
         if not server.healthy:

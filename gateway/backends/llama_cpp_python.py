@@ -22,10 +22,8 @@ _FALSE = Raw(b"false")
 _ONE = Raw(b"1")
 
 _needs_edit = messages.needs(
-    messages.DEVELOPER,
-    messages.TOOL_CALLS,
-    messages.NULL_CONTENT,
-    messages.CONTENT_PARTS,
+    *(messages.DEVELOPER, messages.TOOL_CALLS),
+    *(messages.NULL_CONTENT, messages.CONTENT_PARTS, messages.REFUSAL),
 )
 
 BAD_INPUT = (

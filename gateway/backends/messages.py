@@ -24,7 +24,8 @@ TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
 MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
-REFUSAL = rb'"type"\s*:\s*"refusal"'
+REFUSAL = rb'"refusal"\s*(?::\s*"|[,}])'
+"""A refusal, or a part of that type; clients send a null in each answer without one."""
 ESCAPED_ASCII = rb"\\u00[2-7]"
 """What may spell a name in another way: `"image\\u005furl"`."""
 EMPTY_ARGUMENTS = rb'"arguments"\s*:\s*""'
@@ -97,8 +98,10 @@ def media_is_data(message: dict[str, Any], position: int) -> None:
 
 
 def refusals_are_text(message: dict[str, Any], position: int) -> None:
-    """Writes the model's past refusals as text: chat templates support no refusal parts."""
+    """Writes the model's past refusals as text: chat templates support neither the field nor the part."""
     content = message.get("content")
+    if not content and isinstance(message.get("refusal"), str):
+        message["content"] = message.pop("refusal")
     for part in content if isinstance(content, list) else ():
         if isinstance(part, dict) and part.get("type") == "refusal":
             part |= {"type": "text", "text": str(part.pop("refusal", ""))}

@@ -73,7 +73,8 @@ class MLXReply(HTTPReply):
         self.decided = None
         self.by_grammar = b"ctxgate-grammar" in response.headers
         self.reasoning_open = b"ctxgate-reasoning" in response.headers
-        self.restored = _number(response.headers.get(b"ctxgate-restored", b""))
+        restored = response.headers.get(b"ctxgate-restored", b"")
+        self.restored = int(restored) if restored.isdigit() else 0
 
 
 class MLXBackend(OpenAIBackend):
@@ -203,10 +204,6 @@ class MLXBackend(OpenAIBackend):
             rejected = ProviderInvalidRequest(f"the engine rejected the request: {message}")
             return template_refusal(message) or rejected
         return super().error(status, body)
-
-
-def _number(digits: bytes) -> int:
-    return int(digits) if digits.isdigit() else 0
 
 
 def _cuts(model: Model) -> bool:

@@ -119,7 +119,7 @@ def _messages(messages: list[Json]) -> list[Json]:
 
 def _message(message: Json, at: int, names: Mapping[str, str]) -> Json:
     role = message.get("role")
-    text, media = _content(message.get("content"), at)
+    text, media = _content(message.get("content") or message.get("refusal"), at)
     made: Json = {"role": "system" if role == "developer" else role, "content": text}
     if media:
         made["images"] = media

@@ -89,9 +89,7 @@ class Document:
         while path not in self.values and path:
             path = path[:-1]
             key = True
-        if key and path in self.keys:
-            return self.keys[path]
-        return self.values.get(path, (1, 1))
+        return self.keys[path] if key and path in self.keys else self.values.get(path, (1, 1))
 
     def at(self, path: KeyPath, message: str, cure: str = "", *, key: bool = False) -> Problem:
         line, column = self.place(path, key=key)

@@ -69,9 +69,7 @@ def _refusal_of_mlx(key: str, entry: Any) -> tuple[str, str] | None:
     """MLX takes less of some settings than llama.cpp."""
     if key == "kv_cache_type" and entry.kv_cache_type not in MLX_BITS:
         return f"MLX has no {entry.kv_cache_type}", f"write one of {', '.join(MLX_BITS)}"
-    if key == "draft":
-        return _draft_of_mlx(entry.draft)
-    return None
+    return _draft_of_mlx(entry.draft) if key == "draft" else None
 
 
 def _draft_of_mlx(draft: Draft | None) -> tuple[str, str] | None:

@@ -142,6 +142,4 @@ def address_of(model: Model) -> Address | None:
     """The address of the model's external server, from config.yaml."""
     if model.uds is not None:
         return Address(uds=str(model.uds))
-    if model.base_url is None:
-        return None
-    return Address.parse(model.base_url)
+    return None if model.base_url is None else Address.parse(model.base_url)

@@ -93,7 +93,7 @@ class Reloader:
         problems = [
             Problem(f"models.{change.name}: there is no file {path}", "correct it, or fetch it first", config.source)
             for change in found.models
-            if change.effect == "restarts" and _weights_exist(old[change.name])
+            if change.effect == "restarts" and all(path.exists() for path in _weights(old[change.name]))
             for path in _weights(config.models[change.name])
             if not path.exists()
         ]
@@ -110,10 +110,6 @@ class Reloader:
 
 def _weights(model: Model) -> list[Path]:
     return [path for path in (model.path, model.mmproj_path, *model.engine.files.values()) if path is not None]
-
-
-def _weights_exist(model: Model) -> bool:
-    return all(path.exists() for path in _weights(model))
 
 
 def describe(difference: Difference) -> list[str]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
 from gateway.core.run import Asker, Run
 from gateway.core.sender import Accepted
-from gateway.request.repeats import Call, answered, calls_in
+from gateway.request.repeats import answered, calls_in
 from gateway.wire.chat import ChatRequest, decode
 from gateway.wire.sse import Sink
 
@@ -62,16 +62,12 @@ class RepeatedRun(Run):
         self.answer.report.heal("repeated_calls")
 
     def _repeats(self, message: Any) -> bool:
-        return isinstance(message, Mapping) and _any(calls_in(message), self._answered)
+        return isinstance(message, Mapping) and any(call in self._answered for call in calls_in(message))
 
     def push_to(self, sink: Sink) -> None:
         """Does nothing until the answer is known not to repeat a call."""
         if self._judged:
             super().push_to(sink)
-
-
-def _any(calls: Iterable[Call], answered: frozenset[Call]) -> bool:
-    return any(call in answered for call in calls)
 
 
 def _says(delta: Any) -> bool:

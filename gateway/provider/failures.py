@@ -150,6 +150,4 @@ class Failure:
             return ProviderModelNotLoaded
         if status == 408 or status >= 500:
             return ProviderUnavailable
-        if status < 400:
-            return ProviderInvalidResponse
-        return ProviderInvalidRequest
+        return ProviderInvalidResponse if status < 400 else ProviderInvalidRequest

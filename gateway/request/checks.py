@@ -139,8 +139,10 @@ class Check:
         return None
 
     def fault(self, message: Json, reason: str | None) -> str | None:
-        """The fault of a choice's message, or None. Takes text out of its code fence, in place."""
+        """The fault of a choice's message, or None; a refusal has none. Takes text out of its code fence, in place."""
         calls = message.get("tool_calls") or []
+        if message.get("refusal") and not calls and not message.get("content"):
+            return None
         if self.constraint.kind == "call":
             return self._calls(calls)
         if calls and self.constraint.kind == "json or call":

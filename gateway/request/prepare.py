@@ -307,9 +307,8 @@ def prepare_prompt(request: ChatRequest, settings: RequestSettings, capabilities
     """The fields that make the request's prompt, for counting its tokens. Constraints add nothing here."""
     fields = {**settings.defaults, **request.fields, **request.limit()}
     if capabilities.control_tokens is not None:
-        fields["messages"] = Raw(
-            escape_messages(bytes(fields["messages"]), capabilities.control_tokens, capabilities.reader)
-        )
+        escaped = escape_messages(bytes(fields["messages"]), capabilities.control_tokens, capabilities.reader)
+        fields["messages"] = Raw(escaped)
     if settings.runtime == "llama.cpp":
         fields |= known_schemas(fields)
     keep_as_told(fields, settings.keep_reasoning, capabilities.history, past=request.past_calls)

@@ -71,9 +71,7 @@ class _Repairs:
             self._turns += 1
             self._turn, self._named, self._waiting = deque(), {}, 0
             return {**message, "tool_calls": [self._call(call) for call in calls]}
-        if message.get("role") == "tool":
-            return self._result(message)
-        return message
+        return self._result(message) if message.get("role") == "tool" else message
 
     def _call(self, call: Any) -> Any:
         function = call.get("function") if isinstance(call, dict) else None

@@ -218,7 +218,7 @@ class Store:
                     except Exception as error:
                         if isinstance(error, DBAPIError) and error.connection_invalidated:
                             raise
-                        write.done.set_exception(self._translated(error))
+                        write.done.set_exception(self._fault(error) if isinstance(error, DBAPIError) else error)
         except SQLAlchemyError as error:
             for write in batch:
                 if not write.done.done():
@@ -226,9 +226,6 @@ class Store:
         else:
             for write, result in results:
                 write.done.set_result(result)
-
-    def _translated(self, error: Exception) -> Exception:
-        return self._fault(error) if isinstance(error, DBAPIError) else error
 
     def _fault(self, error: Exception) -> GatewayError:
         """Logs it, but only once in LOG_SECONDS: each request may meet the same one."""

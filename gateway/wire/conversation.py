@@ -23,9 +23,7 @@ def image_part(url: str, detail: str | None = None) -> Message:
 
 def plain(parts: list[Message]) -> str | list[Message]:
     """Returns text-only parts as one string, which every engine accepts."""
-    if _are_texts(parts):
-        return "\n\n".join(str(part["text"]) for part in parts)
-    return parts
+    return "\n\n".join(str(part["text"]) for part in parts) if _are_texts(parts) else parts
 
 
 def _are_texts(parts: list[Message]) -> bool:

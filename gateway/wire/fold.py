@@ -13,8 +13,8 @@ Json = dict[str, Any]
 class Fold:
     """Takes decoded chunks, returns the whole answer's body. Raises ProviderInvalidResponse for a malformed chunk.
 
-    Joins texts and tool call arguments and appends log probabilities; every other field keeps its last value that
-    isn't null.
+    Joins texts, tool call arguments, log probabilities and lists, such as `annotations`; every other field keeps its
+    last value that isn't null.
     """
 
     __slots__ = ("choices", "fields")
@@ -113,8 +113,10 @@ class FoldedChoice:
                 if (texts := self._texts.get(name)) is None:
                     texts = self._texts[name] = []
                 texts.append(value)
+            elif isinstance(value, list) and isinstance(known := self._message.get(name), list):
+                known.extend(value)
             elif value is not None:
-                self._message[name] = value
+                self._message[name] = [*value] if isinstance(value, list) else value
         return numbers
 
     def _add_call(self, fragment: Any) -> int:

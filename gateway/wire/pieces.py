@@ -7,6 +7,7 @@ counts, because these APIs have no `n`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import zip_longest
 from typing import Any
 
@@ -18,10 +19,20 @@ from gateway.wire.lenient import BROKEN, LenientReader
 
 
 class TextPiece(Struct, frozen=True):
-    """logprobs: these tokens' entries of OpenAI's `logprobs.content`."""
+    """logprobs: these tokens' entries of OpenAI's `logprobs.content`. refused: it says why there is no answer."""
 
     text: str
     logprobs: list[Any] = []
+    refused: bool = False
+
+
+class Citation(Struct, frozen=True):
+    """A page on the web that the text cites, from its character `start_index` to before `end_index`."""
+
+    url: str
+    title: str | None = None
+    start_index: int | None = None
+    end_index: int | None = None
 
 
 class ReasoningPiece(Struct, frozen=True):
@@ -68,7 +79,7 @@ class Warned(Struct, frozen=True):
     warnings: list[dict[str, str]]
 
 
-Piece = TextPiece | ReasoningPiece | CallStart | CallArguments | End | UsagePiece | Warned
+Piece = TextPiece | Citation | ReasoningPiece | CallStart | CallArguments | End | UsagePiece | Warned
 
 
 class _Function(Struct):
@@ -83,7 +94,11 @@ class _Call(Struct):
 
 
 class _Delta(Struct):
+    """refusal, annotations: of any kind, because no other reader has looked at them."""
+
     content: str | None = None
+    refusal: Any = None
+    annotations: Any = None
     reasoning_content: str | None = None
     reasoning: str | None = None
     tool_calls: list[_Call] | None = None
@@ -132,19 +147,16 @@ class _Choice(Struct):
     logprobs: _Logprobs | None = None
 
 
-class _PromptDetails(Struct):
+class _Details(Struct):
     cached_tokens: int | None = None
-
-
-class _CompletionDetails(Struct):
     reasoning_tokens: int | None = None
 
 
 class _Usage(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
-    prompt_tokens_details: _PromptDetails | None = None
-    completion_tokens_details: _CompletionDetails | None = None
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
 
 
 class _Answer(Struct):
@@ -193,6 +205,11 @@ def _of_choice(choice: _Choice) -> Iterator[Piece]:
         logprobs = choice.logprobs.entries() if choice.logprobs is not None else []
         if message.content or logprobs:
             yield TextPiece(message.content or "", logprobs)
+        if message.refusal and isinstance(message.refusal, str):
+            yield TextPiece(message.refusal, refused=True)
+        for annotation in message.annotations if isinstance(message.annotations, list) else ():
+            with suppress(KeyError, TypeError, msgspec.ValidationError):
+                yield msgspec.convert(annotation["url_citation"], Citation)
         for position, call in enumerate(message.tool_calls or ()):
             index = position if call.index is None else call.index
             function = call.function or _Function()

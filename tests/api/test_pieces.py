@@ -8,7 +8,17 @@ from typing import Any
 import pytest
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece, pieces
+from gateway.wire.pieces import (
+    CallArguments,
+    CallStart,
+    Citation,
+    End,
+    Piece,
+    ReasoningPiece,
+    TextPiece,
+    UsagePiece,
+    pieces,
+)
 
 Json = dict[str, Any]
 
@@ -26,6 +36,12 @@ OF_CHOICES: dict[str, tuple[Json, list[Piece]]] = {
     "text with logprobs": ({"delta": {"content": "a"}, "logprobs": {"content": [ENTRY]}}, [TextPiece("a", [ENTRY])]),
     "logprobs alone": ({"delta": {}, "logprobs": {"content": [ENTRY]}}, [TextPiece("", [ENTRY])]),
     "no logprobs after all": ({"delta": {"content": "a"}, "logprobs": {"content": None}}, [TextPiece("a")]),
+    "a refusal": ({"delta": {"refusal": "No"}}, [TextPiece("No", refused=True)]),
+    "no refusal": ({"message": {"content": "Hi", "refusal": None}}, [TextPiece("Hi")]),
+    "a page behind the text": (
+        {"message": {"content": "Hi", "annotations": [{"type": "url_citation", "url_citation": {"url": "u"}}]}},
+        [TextPiece("Hi"), Citation("u")],
+    ),
     "reasoning": ({"delta": {"reasoning_content": "hm"}}, [ReasoningPiece("hm")]),
     "reasoning by its other name": ({"delta": {"reasoning": "hm"}}, [ReasoningPiece("hm")]),
     "reasoning before text": ({"delta": {"content": "Hi", "reasoning": "hm"}}, [ReasoningPiece("hm"), TextPiece("Hi")]),

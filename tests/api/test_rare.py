@@ -145,13 +145,14 @@ def test_an_answer_in_the_old_words_has_one_call() -> None:
 
 def test_a_past_refusal_is_text(client: OpenAI) -> None:
     refused: Any = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I can't."}]}
+    answered: Any = {"role": "assistant", "content": None, "refusal": "I can't."}
     plain: Any = {"role": "assistant", "content": [{"type": "text", "text": "I can't."}]}
     counts = []
-    for past in (refused, plain):
+    for past in (refused, answered, plain):
         answer = client.chat.completions.create(model="tiny", messages=[*HELLO, past, *HELLO], max_tokens=1)
         assert answer.usage is not None
         counts.append(answer.usage.prompt_tokens)
-    assert counts[0] == counts[1]
+    assert counts[0] == counts[1] == counts[2]
 
 
 @pytest.mark.parametrize("path", ["responses", "messages"])

@@ -274,8 +274,11 @@ async def test_streams_that_end_badly(body: bytes, error: type[GatewayError], wo
             await ask(QWEN, double.address, request(stream=True))
 
 
-async def test_a_past_refusal_is_text(double: OllamaDouble, address: Address) -> None:
-    refusal = {"role": "assistant", "content": [{"type": "refusal", "refusal": "I won't."}]}
+@pytest.mark.parametrize(
+    "said", [{"content": [{"type": "refusal", "refusal": "I won't."}]}, {"content": None, "refusal": "I won't."}]
+)
+async def test_a_past_refusal_is_text(double: OllamaDouble, address: Address, said: dict[str, object]) -> None:
+    refusal = {"role": "assistant", **said}
     await ask(QWEN, address, json.dumps({"messages": [refusal, {"role": "user", "content": "Why?"}]}).encode())
     (asked,) = double.requests
     assert asked["messages"][0] == {"role": "assistant", "content": "I won't."}

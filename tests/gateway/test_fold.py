@@ -144,6 +144,12 @@ def test_logprobs_add_up() -> None:
     assert "logprobs" not in Fold([delta(content="a")]).body()["choices"][0]
 
 
+def test_lists_add_up_and_the_chunks_stay_as_they_are() -> None:
+    chunks: list[Any] = [delta(annotations=[1], content="a"), delta(annotations=None), delta(annotations=[2])]
+    assert Fold(chunks).body()["choices"][0]["message"]["annotations"] == [1, 2]
+    assert [each["choices"][0]["delta"]["annotations"] for each in chunks] == [[1], None, [2]]
+
+
 def test_a_call_keeps_what_an_empty_field_would_replace() -> None:
     first = {"index": 0, "id": "a", "type": "function", "function": {"name": "f"}}
     more = {"index": 0, "id": "", "type": None, "function": {"name": "", "arguments": "{}"}}

@@ -68,7 +68,8 @@ class Describer:
             return ""
         try:
             with await route.open_in_turn(request) as run:
-                answer = [piece.text for piece in pieces(await run.whole()) if isinstance(piece, TextPiece)]
+                texts = [piece for piece in pieces(await run.whole()) if isinstance(piece, TextPiece)]
+                answer = [piece.text for piece in texts if not piece.refused]
                 seen = LEFT_OUT not in run.answer.report.healed
         except GatewayError:
             return ""

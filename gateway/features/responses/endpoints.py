@@ -149,7 +149,7 @@ async def compact(request: Request) -> ASGIApp:
     with await request.gateway.chat(chat) as run:
         for piece in pieces(await run.whole()):
             match piece:
-                case TextPiece():
+                case TextPiece(refused=False):
                     written.append(piece.text)
                 case End():
                     cut = piece.reason == "length"

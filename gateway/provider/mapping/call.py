@@ -182,9 +182,7 @@ def _sorted(value: Any, kept: object) -> Any:
         return value
     if isinstance(value, Mapping):
         return {key: _sorted(value[key], kept) for key in sorted(value, key=str)}
-    if isinstance(value, list | tuple):
-        return [_sorted(one, kept) for one in value]
-    return value
+    return [_sorted(one, kept) for one in value] if isinstance(value, list | tuple) else value
 
 
 def content_of(blocks: Sequence[AnswerBlock]) -> str | tuple[AnswerBlock, ...]:

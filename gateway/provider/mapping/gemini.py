@@ -235,16 +235,12 @@ def write_messages(messages: Sequence[Message]) -> dict[str, Any]:
             case ToolMessage():
                 id_ = message.tool_call_id
                 answered = {"name": names.get(id_, ""), "id": id_, "response": {"result": message.content}}
-                if contents and _only_results(contents[-1]):
+                if contents and all("functionResponse" in part for part in contents[-1]["parts"]):
                     contents[-1]["parts"].append({"functionResponse": answered})
                 else:
                     contents.append({"role": "user", "parts": [{"functionResponse": answered}]})
     instruction = {"systemInstruction": {"parts": [{"text": "\n\n".join(system)}]}} if system else {}
     return instruction | {"contents": contents}
-
-
-def _only_results(content: dict[str, Any]) -> bool:
-    return all("functionResponse" in part for part in content["parts"])
 
 
 def _part(block: ContentBlock) -> dict[str, Any]:

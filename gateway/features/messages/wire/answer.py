@@ -12,7 +12,7 @@ import msgspec
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.wire.anthropic import ERROR_TYPES, STOP_REASONS
 from gateway.wire.chat import decode
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
+from gateway.wire.pieces import CallArguments, CallStart, Citation, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Event = dict[str, Any]
 
@@ -67,6 +67,7 @@ class MessageEncoder:
         """Calls that ended without arguments. The end of the chat stream repeats them with `{}`."""
         self._texts: list[str] = []
         self._end = End("stop")
+        self._refused = False
         self._tier: dict[str, str] = {}
 
     def name_tier(self, tier: str | None) -> None:
@@ -88,8 +89,12 @@ class MessageEncoder:
         for piece in pieces:
             match piece:
                 case TextPiece() if piece.text:
+                    self._refused = self._refused or piece.refused
                     self._ensure_block(events, "text", {"text": ""})
                     self._add_delta(events, piece.text, {"type": "text_delta", "text": piece.text})
+                case Citation():
+                    self._ensure_block(events, "text", {"text": ""})
+                    self._cite(events, piece)
                 case ReasoningPiece() if self._thinking:
                     self._ensure_block(events, "thinking", {"thinking": "", "signature": ""})
                     if not self._omitted:
@@ -118,7 +123,8 @@ class MessageEncoder:
         self._close(events)
         # Whoever reads `stop_sequence` runs no tool, so calls go first.
         stop = self._end.stop if self._end.reason == "stop" else None
-        reason = "stop_sequence" if stop is not None else STOP_REASONS.get(self._end.reason, "end_turn")
+        finish = "content_filter" if self._refused and self._end.reason == "stop" else self._end.reason
+        reason = "stop_sequence" if stop is not None else STOP_REASONS.get(finish, "end_turn")
         ending = {"stop_reason": reason, "stop_sequence": stop}
         self.message |= ending
         return [
@@ -143,6 +149,18 @@ class MessageEncoder:
 
     def _add_delta(self, events: list[Event], text: str, delta: dict[str, Any]) -> None:
         self._texts.append(text)
+        events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
+
+    def _cite(self, events: list[Event], piece: Citation) -> None:
+        citation = {
+            "type": "web_search_result_location",
+            "cited_text": "".join(self._texts)[piece.start_index or 0 : piece.end_index or 0],
+            "encrypted_index": "",
+            "title": piece.title,
+            "url": piece.url,
+        }
+        self.message["content"][-1].setdefault("citations", []).append(citation)
+        delta = {"type": "citations_delta", "citation": citation}
         events.append({"type": "content_block_delta", "index": self._index, "delta": delta})
 
     def _close(self, events: list[Event]) -> None:

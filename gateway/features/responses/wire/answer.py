@@ -10,12 +10,19 @@ from typing import Any
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.features.responses.wire.custom import InputReader
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, seal
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
+from gateway.wire.pieces import CallArguments, CallStart, Citation, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Event = dict[str, Any]
 
 ERROR_CODES = {"provider_rate_limit": "rate_limit_exceeded", "provider_invalid_request": "invalid_prompt"}
 """Error category → OpenAI's code of a failed response; any other becomes `server_error`."""
+
+PARTS = {
+    "message": ("output_text", "text"),
+    "refusal": ("refusal", "refusal"),
+    "reasoning": ("reasoning_text", "text"),
+}
+"""Kind of text → the type of its part, and the part's field."""
 
 RUNNING = ("queued", "in_progress")
 
@@ -125,7 +132,9 @@ class ResponseEncoder:
         for piece in pieces:
             match piece:
                 case TextPiece():
-                    self._part(events, "message", piece.text, piece.logprobs)
+                    self._part(events, "refusal" if piece.refused else "message", piece.text, piece.logprobs)
+                case Citation():
+                    events.append(self._part(events, "message", "", []).cited(piece))
                 case ReasoningPiece():
                     self._part(events, "reasoning", piece.text, [])
                 case CallStart():
@@ -211,14 +220,15 @@ class ResponseEncoder:
         self._cut_off([])
         self.response["status"] = "cancelled"
 
-    def _part(self, events: list[Event], kind: str, text: str, logprobs: list[Any]) -> None:
+    def _part(self, events: list[Event], kind: str, text: str, logprobs: list[Any]) -> _OpenText:
         current = self._open
-        if not isinstance(current, _OpenText) or current.item["type"] != kind:
+        if not isinstance(current, _OpenText) or current.kind != kind:
             self._close(events, "completed")
             current = self._open = _OpenText(self, kind)
             events += current.begin()
         if text or logprobs:
             events.append(current.delta(text, logprobs))
+        return current
 
     def _call(self, events: list[Event], start: CallStart) -> None:
         self._close(events, "completed")
@@ -291,16 +301,18 @@ class _Open:
 
 
 class _OpenText(_Open):
-    """A message or reasoning item with one text part."""
+    """A message or reasoning item with one text part. kind: `message`, `refusal` (of a message) or `reasoning`."""
 
     def __init__(self, encoder: ResponseEncoder, kind: str) -> None:
-        self.prefix = "msg" if kind == "message" else "rs"
+        self.kind = kind
+        self.prefix = "rs" if kind == "reasoning" else "msg"
         self._texts: list[str] = []
         self._logprobs: list[Any] = []
+        self._annotations: list[Item] = []
         self._visible = kind == "message"
-        self._name = "response.output_text" if self._visible else "response.reasoning_text"
-        item = {"type": kind, "role": "assistant"} if self._visible else {"type": kind, "summary": []}
-        super().__init__(encoder, {**item, "content": []})
+        self._type, self._field = PARTS[kind]
+        said = {"type": "message", "role": "assistant"}
+        super().__init__(encoder, {**({"type": kind, "summary": []} if kind == "reasoning" else said), "content": []})
 
     def begin(self) -> list[Event]:
         return [*super().begin(), self.event("response.content_part.added", content_index=0, part=self._part())]
@@ -309,25 +321,31 @@ class _OpenText(_Open):
         self._texts.append(text)
         self._logprobs += logprobs
         more = {"logprobs": logprobs} if self._visible else {}
-        return self.event(f"{self._name}.delta", content_index=0, delta=text, **more)
+        return self.event(f"response.{self._type}.delta", content_index=0, delta=text, **more)
+
+    def cited(self, citation: Citation) -> Event:
+        at = {"start_index": citation.start_index or 0, "end_index": citation.end_index or 0}
+        annotation = {"type": "url_citation", "url": citation.url, "title": citation.title or "", **at}
+        place = {"content_index": 0, "annotation_index": len(self._annotations)}
+        self._annotations.append(annotation)
+        return self.event("response.output_text.annotation.added", **place, annotation=annotation)
 
     def finish(self, status: str) -> list[Event]:
         part = self._part()
         self.item["content"] = [part]
-        if not self._visible and self.encoder._sealed:
+        if self.kind == "reasoning" and self.encoder._sealed:
             self.item["encrypted_content"] = seal(part["text"])
         more = {"logprobs": self._logprobs} if self._visible else {}
         return [
-            self.event(f"{self._name}.done", content_index=0, text=part["text"], **more),
+            self.event(f"response.{self._type}.done", content_index=0, **{self._field: part[self._field]}, **more),
             self.event("response.content_part.done", content_index=0, part=part),
             *super().finish(status),
         ]
 
     def _part(self) -> Item:
-        text = "".join(self._texts)
-        if not self._visible:
-            return {"type": "reasoning_text", "text": text}
-        return {"type": "output_text", "text": text, "annotations": [], "logprobs": [*self._logprobs]}
+        part = {"type": self._type, self._field: "".join(self._texts)}
+        more = {"annotations": [*self._annotations], "logprobs": [*self._logprobs]}
+        return {**part, **more} if self._visible else part
 
 
 class _OpenCall(_Open):
