@@ -86,10 +86,76 @@ async def test_pages_of_items() -> None:
         path = f"/v1/responses/{made['id']}/input_items?order=asc&limit=2"
         first = (await get(gateway, path)).json()
         second = (await get(gateway, f"{path}&after={first['last_id']}")).json()
-        assert [item["content"] for item in (*first["data"], *second["data"])] == ["0", "1", "2", "3"]
+        found = [item["content"][0]["text"] for item in (*first["data"], *second["data"])]
+        assert found == ["0", "1", "2", "3"]
         assert (first["has_more"], second["has_more"]) == (True, True)
         assert (await get(gateway, f"{path}&after=nobody")).status_code == 400
         assert (await get(gateway, f"{path.replace('limit=2', 'limit=x')}")).status_code == 400
+
+
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,eA==", "detail": "low"}
+EASY: dict[str, tuple[Json, Json]] = {
+    "a user's text": (
+        {"role": "user", "content": "q", "type": None},
+        {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "q"}], "status": "completed"},
+    ),
+    "an answer's text": (
+        {"role": "assistant", "content": "q"},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [{"type": "output_text", "annotations": [], "logprobs": [], "text": "q"}],
+            "status": "completed",
+        },
+    ),
+    "an answer's bare part": (
+        {"role": "assistant", "content": [{"type": "output_text", "text": "q"}, {"type": "text", "text": "r"}]},
+        {
+            "type": "message",
+            "role": "assistant",
+            "content": [
+                {"type": "output_text", "annotations": [], "logprobs": [], "text": "q"},
+                {"type": "output_text", "annotations": [], "logprobs": [], "text": "r"},
+            ],
+            "status": "completed",
+        },
+    ),
+    "chat's parts, and a picture": (
+        {"role": "user", "content": [{"type": "text", "text": "q"}, IMAGE]},
+        {
+            "type": "message",
+            "role": "user",
+            "content": [{"type": "input_text", "text": "q"}, IMAGE],
+            "status": "completed",
+        },
+    ),
+    "a call": (
+        {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}"},
+        {"type": "function_call", "call_id": "c", "name": "now", "arguments": "{}", "status": "completed"},
+    ),
+    "its result": (
+        {"type": "function_call_output", "call_id": "c", "output": "noon"},
+        {"type": "function_call_output", "call_id": "c", "output": "noon", "status": "completed"},
+    ),
+    "reasoning": (
+        {"type": "reasoning", "encrypted_content": "gAAAA"},
+        {"type": "reasoning", "encrypted_content": "gAAAA", "summary": [], "status": "completed"},
+    ),
+}
+
+
+async def test_input_items_are_shown_as_openai_shows_them(subtests: pytest.Subtests) -> None:
+    """However short they were sent, and as their conversation shows them."""
+    async with running(*[answers()] * len(EASY)) as gateway:
+        for name, (given, shown) in EASY.items():
+            with subtests.test(name):
+                made = (await gateway.ask({}, "/v1/conversations")).json["id"]
+                items = [given, {"role": "user", "content": "Go on."}]
+                response = (await post(gateway, input=items, conversation=made)).json["id"]
+                for path in (f"responses/{response}/input_items", f"conversations/{made}/items"):
+                    found = (await get(gateway, f"/v1/{path}?order=asc")).json()["data"][0]
+                    assert found.pop("id")
+                    assert found == shown, path
 
 
 async def test_store_false_stores_nothing(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from gateway.features.responses.stored import conversations, paging, responses
 from gateway.features.responses.wire.answer import RUNNING, ResponseEncoder, new_id, response_object
 from gateway.features.responses.wire.compact import Compact, compaction
 from gateway.features.responses.wire.compact import chat_fields as compact_fields
-from gateway.features.responses.wire.conversations import Written, with_ids, written
+from gateway.features.responses.wire.conversations import Written, shown, with_ids, written
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, chat_fields, left_out
 from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.client import INTERNAL
@@ -121,7 +121,7 @@ async def cancel(request: Request) -> ASGIApp:
 async def input_items(request: Request) -> ASGIApp:
     store = await responses(request)
     found = await store.items(request.path_params["id"], request.principal, paging(request))
-    return JSON(listed(found.items, more=found.more))
+    return JSON(listed([shown(item) for item in found.items], more=found.more))
 
 
 async def input_tokens(request: Request) -> ASGIApp:

@@ -102,16 +102,25 @@ def written(items: Iterable[Item]) -> list[Written]:
 def shown(item: Item) -> Item:
     """The item with all that clients expect: its type, its status, and content as parts."""
     kind = _kind(item)
-    found: Item = {"type": kind, **item}
+    found: Item = {**item, "type": kind}
     if kind in _STATED:
         found.setdefault("status", "completed")
-    if kind == "message" and isinstance(item.get("content"), str):
-        said = item.get("role") == "assistant"
-        part = {"type": "output_text", "annotations": [], "logprobs": []} if said else {"type": "input_text"}
-        found["content"] = [{**part, "text": item["content"]}]
+    if kind == "message":
+        content, said = item.get("content"), item.get("role") == "assistant"
+        parts = [{"type": "text", "text": content}] if isinstance(content, str) else content or ()
+        found["content"] = [_part(part, said=said) for part in parts]
     if kind == "reasoning":
         found.setdefault("summary", [])
     return found
+
+
+def _part(part: Item, *, said: bool) -> Item:
+    """said: by the model."""
+    if part.get("type") not in ("text", "input_text", "output_text"):
+        return part
+    if said:
+        return {"annotations": [], "logprobs": [], **part, "type": "output_text"}
+    return {**part, "type": "input_text"}
 
 
 def _kind(item: Item) -> str:
