@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any
+from typing import Any, get_args
 
 import pytest
+from openai.types.responses import ResponseInputItem
 
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.features.responses.wire.answer import response_object
@@ -531,8 +532,12 @@ def test_a_summary_of_a_conversation_is_the_user_s() -> None:
 LEFT_OUT = (
     *("item_reference", "mcp_list_tools", "web_search_call", "file_search_call", "code_interpreter_call"),
     *("local_shell_call", "local_shell_call_output", "image_generation_call", "tool_search_call", "tool_search_output"),
-    *("shell_call", "shell_call_output", "computer_call", "apply_patch_call", "mcp_approval_request"),
+    *("shell_call", "shell_call_output", "computer_call", "computer_call_output", "mcp_approval_request"),
+    *("apply_patch_call", "apply_patch_call_output", "mcp_approval_response"),
+    *("program", "program_output", "additional_tools"),
 )
+ASKING = ("configuration_update", "compaction_trigger")
+"""Items that ask for what the gateway doesn't do, so it says so."""
 
 
 @pytest.mark.parametrize("kind", LEFT_OUT)
@@ -540,6 +545,26 @@ def test_items_of_other_servers_tools_are_left_out(kind: str) -> None:
     items = [HI, {"type": kind, "id": "x", "call_id": "c", "output": "o", "action": {}}]
     assert asked(input=items)["messages"] == [HI]
     assert left_out(items) == [kind]
+
+
+def of_openai() -> set[str]:
+    """The types of all items that OpenAI's library can send."""
+    (union, *_) = get_args(ResponseInputItem)
+    literals = [get_args(kind.model_fields["type"].annotation) for kind in get_args(union)]
+    return {name for found in literals for name in (found if isinstance(found[0], str) else get_args(found[0]))}
+
+
+def test_no_item_of_openai_s_is_unheard_of() -> None:
+    refused = set()
+    for kind in of_openai():
+        try:
+            asked(input=[HI, {"type": kind, "id": "x"}])
+        except ProviderUnsupportedContentBlock:
+            refused.add(kind)
+        except ProviderInvalidRequest:
+            assert kind not in LEFT_OUT
+    assert refused == {*ASKING}
+    assert of_openai() >= {*LEFT_OUT, *ASKING}
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ IGNORED_ITEMS = (
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
     *("tool_search_call", "tool_search_output", "computer_call", "computer_call_output"),
     *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
-    *("apply_patch_call", "apply_patch_call_output"),
+    *("apply_patch_call", "apply_patch_call_output", "program", "program_output", "additional_tools"),
 )
 """Items of tools that OpenAI's own models have: other models can't use them."""
 CALLS = ("function_call", "custom_tool_call", "mcp_call")
