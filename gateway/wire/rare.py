@@ -32,17 +32,17 @@ def translated(fields: Mapping[str, Raw]) -> bytes | None:
 
 
 def _check(fields: Mapping[str, Raw]) -> None:
-    check_ranges(fields)
-    for name in ("max_tokens", "max_completion_tokens"):
-        if name in fields and decode(fields[name]) == 0:
-            raise ProviderInvalidRequest(f"{name}: must be at least 1", param=name)
+    check_ranges(fields, least=1)
     for name, harmless, message in REFUSED:
         if name in fields and decode(fields[name]) not in harmless:
             raise ProviderInvalidRequest(f"{name}: {message}", param=name)
 
 
-def check_ranges(fields: Mapping[str, Raw]) -> None:
-    """Raises ProviderInvalidRequest for a penalty that no engine takes as it is."""
+def check_ranges(fields: Mapping[str, Raw], least: int = 0) -> None:
+    """least: of a limit of tokens; to engines, -1 is none. Raises ProviderInvalidRequest for what no engine takes."""
+    for name in ("max_tokens", "max_completion_tokens"):
+        if name in fields and type(limit := decode(fields[name])) is int and limit < least and limit != -1:
+            raise ProviderInvalidRequest(f"{name}: must be at least {least}", param=name)
     for name, maximum in RANGES.items():
         value = decode(fields[name]) if name in fields else None
         if value is not None and not (type(value) in (int, float) and abs(value) <= maximum):

@@ -155,12 +155,38 @@ def test_a_past_refusal_is_text(client: OpenAI) -> None:
     assert counts[0] == counts[1] == counts[2]
 
 
-@pytest.mark.parametrize("path", ["responses", "messages"])
-def test_no_tokens_on_other_apis(real: str, path: str) -> None:
-    field = {"responses": "max_output_tokens", "messages": "max_tokens"}[path]
-    said = {"input": "Hello"} if path == "responses" else {"messages": HELLO}
-    answer = httpx.post(f"{real}/v1/{path}", json={"model": "tiny", **said, field: 0}, timeout=PATIENCE)
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, field)
+LIMITS: dict[str, tuple[str, str, list[int]]] = {
+    # The path, the field, and what it can't be. Clients of engines on one's own machine know -1 as no limit.
+    "a response": ("/v1/responses", "max_output_tokens", [0, -1, -2, -3]),
+    "its tokens, counted": ("/v1/responses/input_tokens", "max_output_tokens", [0, -1]),
+    "calls of a response": ("/v1/responses", "max_tool_calls", [-1, -3]),
+    "a message": ("/v1/messages", "max_tokens", [0, -1, -2, -3]),
+    "its tokens, counted in advance": ("/v1/messages/count_tokens", "max_tokens", [0, -1]),
+    "a chat": ("/v1/chat/completions", "max_tokens", [0, -2, -3]),
+    "a chat in today's word": ("/v1/chat/completions", "max_completion_tokens", [0, -2, -3]),
+    "a completion": ("/v1/completions", "max_tokens", [-2, -3]),
+}
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_a_limit_that_is_none(real: str, name: str) -> None:
+    """The error names the field that the client sent, and no engine is asked."""
+    path, field, values = LIMITS[name]
+    said: Any = {"/v1/completions": {"prompt": "Hello"}}.get(path, {"messages": HELLO, "max_tokens": 9})
+    for value in values:
+        body = {"model": "tiny", **({"input": "Hello"} if "responses" in path else said), field: value}
+        answer = httpx.post(f"{real}{path}", json=body, timeout=PATIENCE)
+        error = answer.json()["error"]
+        assert (answer.status_code, error["param"]) == (400, field), answer.text
+        assert field in error["message"]
+        assert "engine" not in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/completions"])
+def test_no_limit_as_engines_know_it(real: str, path: str) -> None:
+    said: Any = {"messages": HELLO} if "chat" in path else {"prompt": "Hello"}
+    answer = httpx.post(f"{real}{path}", json={"model": "tiny", **said, "max_tokens": -1}, timeout=PATIENCE)
+    assert answer.status_code == 200, answer.text
 
 
 # Truncation of responses

@@ -103,7 +103,7 @@ class CreateMessage(Struct, kw_only=True):
             raise _invalid("messages", "messages: at least one message is required")
         if request.max_tokens is None and not counting:
             raise _invalid("max_tokens", "max_tokens: field required")
-        if request.max_tokens == 0:
+        if request.max_tokens is not None and request.max_tokens < 1:
             raise _invalid("max_tokens", "max_tokens: must be at least 1")
         return request
 

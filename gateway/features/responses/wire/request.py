@@ -88,7 +88,7 @@ class CreateResponse(Struct, kw_only=True):
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     max_output_tokens: int | None = None
-    max_tool_calls: int | None = None
+    max_tool_calls: Annotated[int, Meta(ge=0)] | None = None
     reasoning: Reasoning | None = None
     text: TextOptions | None = None
     include: list[str] | None = None
@@ -109,7 +109,7 @@ class CreateResponse(Struct, kw_only=True):
             raise _invalid("tools", f"tools: they have over {LONGEST_ECHO} bytes, together with text.format")
         if request.prompt is not None:
             raise _invalid("prompt", "prompt refers to data on OpenAI's servers; send instructions and input instead")
-        if request.max_output_tokens == 0:
+        if request.max_output_tokens is not None and request.max_output_tokens < 1:
             raise _invalid("max_output_tokens", "max_output_tokens: must be at least 1")
         if request.truncation not in (None, "auto", "disabled"):
             raise _invalid("truncation", "truncation: must be auto or disabled")
