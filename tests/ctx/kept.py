@@ -23,6 +23,7 @@ from tests.patience import PATIENCE
 class Kept:
     root: Path
     services: Services
+    tree: LiveTree
 
     @property
     def gateway(self) -> Gateway:
@@ -53,9 +54,11 @@ async def keeping(
     *,
     store: str | None = None,
     object: CtxModel | None = None,
+    waits: bool = True,
     **model: Any,
 ) -> AsyncIterator[Kept]:
-    """The echo, and `acme/m`, which is asked at the double. object, model: further settings of that."""
+    """The echo, and `acme/m`, which is asked at the double. object, model: further settings of that. waits: until it
+    is served."""
     models = {"echo": Model(name="echo", runtime="echo")}
     objects: Mapping[str, CtxModel] = {}
     if double is not None:
@@ -74,8 +77,9 @@ async def keeping(
     running = asyncio.create_task(tree.run())
     try:
         async with asyncio.timeout(PATIENCE):
-            await tree.ready.wait()
-        yield Kept(folder / "t", services)
+            if waits:
+                await tree.ready.wait()
+        yield Kept(folder / "t", services, tree)
     finally:
         tree.stop.set()
         await running

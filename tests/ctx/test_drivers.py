@@ -21,6 +21,7 @@ from gateway.features.ctx.agents.provider import provider
 from gateway.features.ctx.drivers.responses import request
 from gateway.features.ctx.events import line
 from gateway.features.ctx.execution import Execution
+from gateway.features.ctx.live import LiveTree
 from gateway.features.ctx.objects import ObjectName, Triple
 from gateway.features.ctx.settings import CtxModel, UseCase
 from gateway.features.ctx.sync import sync
@@ -502,7 +503,7 @@ async def test_a_key_that_comes_into_the_keychain_holds_at_once(short: Path) -> 
             async with Gateway(load(file, {})) as gateway:
                 services = Services(gateway, Reloader(gateway, lambda _: load(file, {})))
                 sync(short / "t", gateway.config)
-                kept = Kept(short / "t", services)
+                kept = Kept(short / "t", services, LiveTree(services))
                 assert (await asked(kept, "exec"))[0]["code"] == "EACCES"
                 passwords["cortexfs:far-off", "default"] = "s3cret"
                 assert text(await asked(kept, "exec")) == "Hello"

@@ -12,8 +12,11 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.features.ctx.connection import MAX_FOLLOWING
+from gateway.features.ctx.live import LiveTree
 from gateway.features.ctx.settings import Ctx, CtxModel
 from gateway.features.ctx.sync import sync
+from gateway.features.ctx.tree import MANIFEST
+from gateway.services import Services
 from normalizers import registry
 from tests.ctx.engine import Words
 from tests.ctx.kept import eventually, keeping
@@ -281,18 +284,49 @@ async def test_a_store_that_can_t_be_opened(short: Path) -> None:
         assert (await client.until())[-1]["status"] == "ok"
 
 
-async def test_a_second_gateway_leaves_the_tree_alone(short: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from gateway.features.ctx.live import LiveTree
-    from gateway.services import Services
-
+async def test_a_second_gateway_takes_the_tree_over_once_the_first_has_ended(
+    short: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As after a quick restart, when the old one still finishes an answer."""
     async with keeping(short) as kept:
-        other = LiveTree(Services(kept.gateway))
-        async with asyncio.timeout(PATIENCE):
-            await other.run()
-        assert f"another gateway serves {kept.root}" in caplog.text
+        second = LiveTree(Services(kept.gateway))
+        serving = asyncio.create_task(second.run())
+        await eventually(lambda: f"another gateway serves {kept.root}" in caplog.text)
         async with kept.connect("debug/echo") as client:
             await client.ask(op="ping")
             assert await client.frame() == {"type": "pong"}
+        kept.tree.stop.set()
+        async with asyncio.timeout(PATIENCE):
+            await second.ready.wait()
+        async with kept.connect("debug/echo") as client:
+            await client.ask(op="ping")
+            assert await client.frame() == {"type": "pong"}
+        second.stop.set()
+        await serving
+    assert caplog.text.count("another gateway serves") == 1
+
+
+async def test_what_can_t_be_written_is_tried_again(short: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (short / "t").write_text("a file stands where the tree belongs")
+    async with keeping(short, waits=False) as kept:
+        await eventually(lambda: "/ctx: " in caplog.text)
+        (short / "t").unlink()
+        async with asyncio.timeout(PATIENCE):
+            await kept.tree.ready.wait()
+        assert (kept.root / "model/debug/echo.sock").is_socket()
+
+
+async def test_a_change_that_can_t_be_written_is_tried_again(short: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with keeping(short, Double()) as kept:
+        manifest, config = kept.root / MANIFEST, kept.gateway.config
+        written = manifest.read_bytes()
+        manifest.unlink()
+        manifest.mkdir()
+        kept.gateway.config = replace(config, models={"echo": config.models["echo"]}, sections={})
+        await eventually(lambda: "/ctx: " in caplog.text)
+        manifest.rmdir()
+        manifest.write_bytes(written)
+        await eventually(lambda: not (kept.root / "model/acme/m").exists())
 
 
 async def test_status_and_log_are_live(short: Path) -> None:

@@ -89,18 +89,28 @@ class LiveTree:
         self._log = CallLog()
         self._asking: asyncio.Task[None] | None = None
         self._opened: Sessions | None = None
+        self._complained = ""
 
     async def run(self) -> None:
-        """Serves the tree. If that fails, logs why; the gateway continues without it."""
-        try:
-            self._root = find_root(None, self._services.gateway.config)
-            await asyncio.to_thread(prepare, self._root)
-            with self._alone():
-                await self._serve()
-        except BlockingIOError:
-            log.error("/ctx: another gateway serves %s; this one leaves it alone", self._root)
-        except (GatewayError, OSError) as error:
-            log.error("/ctx: %s", error)
+        """Serves the tree. While that fails, logs why, once, and tries again: the gateway continues without it."""
+        while not self.stop.is_set():
+            try:
+                self._root = find_root(None, self._services.gateway.config)
+                await asyncio.to_thread(prepare, self._root)
+                with self._alone():
+                    await self._serve()
+            except BlockingIOError:
+                self._complain(f"another gateway serves {self._root}; this one will once that has ended")
+            except (GatewayError, OSError) as error:
+                self._complain(str(error))
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.stop.wait(), POLL_SECONDS)
+
+    def _complain(self, what: str) -> None:
+        """Logs what fails, unless it did so the last time, too."""
+        if what != self._complained:
+            self._complained = what
+            log.error("/ctx: %s", what)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -116,10 +126,10 @@ class LiveTree:
             seen = 0.0
             while not self.stop.is_set():
                 if config is not services.gateway.config:
-                    config = services.gateway.config
                     self._watch()
-                    await self._sync(config)
-                    if unknown(root, config) and (self._asking is None or self._asking.done()):
+                    config = await self._synced(services.gateway.config)
+                    asks = config is not None and unknown(root, config)
+                    if asks and (self._asking is None or self._asking.done()):
                         self._asking = asyncio.create_task(self._ask_servers(), name="ask for tools")
                 self._woken.clear()
                 try:
@@ -129,9 +139,10 @@ class LiveTree:
                         seen = changed
                     await self._refresh()
                     self.ready.set()
+                    self._complained = "" if config is not None else self._complained
                 except OSError as error:
                     # A full disk or a removed tree, for example. The next check may succeed.
-                    log.error("/ctx: %s", error)
+                    self._complain(str(error))
                 waking = asyncio.create_task(self._woken.wait())
                 await asyncio.wait({stopping, waking}, timeout=POLL_SECONDS, return_when=asyncio.FIRST_COMPLETED)
                 waking.cancel()
@@ -139,13 +150,16 @@ class LiveTree:
             stopping.cancel()
             await self._end()
 
-    async def _sync(self, config: Config) -> None:
+    async def _synced(self, config: Config) -> Config | None:
+        """The configuration, once the tree matches it; None if that failed, and has to be tried again."""
         try:
             report = await asyncio.to_thread(sync, self._root, config)
-            if report.kept:
-                log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
-        except GatewayError as error:
-            log.error("/ctx: %s", error)
+        except (GatewayError, OSError) as error:
+            self._complain(str(error))
+            return None
+        if report.kept:
+            log.warning("/ctx: changed by hand and kept: %s", ", ".join(report.kept))
+        return config
 
     async def _ask_servers(self) -> None:
         """Asks MCP servers that are new in the configuration for their tools, so that these have objects."""
@@ -161,17 +175,20 @@ class LiveTree:
                     await asyncio.to_thread(remember, self._root, config, server.name, tools)
                 except (ToolError, OSError) as error:
                     log.warning("/ctx: no objects for the tools of the MCP server %s: %s", server.name, error)
-        await self._sync(config)
+        await self._synced(config)
         self._woken.set()
 
     async def _end(self) -> None:
+        self.ready.clear()
         if self._asking is not None:
             self._asking.cancel()
             await asyncio.wait({self._asking})
+            self._asking = None
         for server in self._servers.values():
             server.close()
         if self._opened is not None:
             await self._opened.aclose()
+            self._opened = None
         for wire in self._clients.values():
             wire.hang_up()
         if self._clients:
@@ -182,7 +199,9 @@ class LiveTree:
             await asyncio.wait(self._clients)
         for path in self._servers:
             path.unlink(missing_ok=True)
+        self._servers.clear()
         await asyncio.to_thread(self._write_changes, dict.fromkeys(self._statuses, OFFLINE))
+        self._statuses.clear()
 
     # Sockets
 
