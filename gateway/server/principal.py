@@ -69,7 +69,7 @@ CALLER_KEY = "ctxgate.caller"
 """Where a `Caller` is in an ASGI scope."""
 
 MAX_CLIENTS = 200
-"""The most program names to distinguish: a program may send any name, and the store keeps them."""
+"""The most program names of one key to distinguish: a program may send any name, and the store keeps them."""
 MAX_KNOWN = 1000
 OTHERS = "other"
 
@@ -81,7 +81,7 @@ class Callers:
         """sharing: see `owner_of`."""
         self._sharing: Sharing = sharing
         self._known: dict[tuple[str, bytes], tuple[Principal, Caller]] = {}
-        self._names: set[str] = set()
+        self._names: dict[str, set[str]] = {}
         self._agent: bytes | None = None
         self._principal: Principal | None = None
         self._last = NOBODY
@@ -101,16 +101,15 @@ class Callers:
         """meter: of the principal's limits."""
         if len(self._known) >= MAX_KNOWN:
             self._known.clear()
-        made = Caller(principal.key, self._name(agent), meter, owner_of(principal, self._sharing))
+        made = Caller(principal.key, self._name(agent, principal.key), meter, owner_of(principal, self._sharing))
         self._known[principal.key, agent] = principal, made
         return made
 
-    def _name(self, agent: bytes) -> str:
-        name = client_name(agent)
-        if name not in self._names:
-            if len(self._names) >= MAX_CLIENTS:
-                return OTHERS
-            self._names.add(name)
+    def _name(self, agent: bytes, key: str) -> str:
+        name, names = client_name(agent), self._names.setdefault(key, set())
+        if name not in names and len(names) >= MAX_CLIENTS:
+            return OTHERS
+        names.add(name)
         return name
 
 

@@ -128,6 +128,7 @@ def test_callers_are_made_once_and_their_names_are_bounded() -> None:
     names = {callers.add(b"x%d" % at, LOCAL).client for at in range(3000)}
     assert len(names) <= MAX_CLIENTS + 1
     assert "other" in names
+    assert callers.add(b"claude-cli/2", key).client == "claude-cli", "another key's programs keep their names"
 
 
 SITE, ORIGIN = (b"sec-fetch-site", b"none"), (b"origin", b"http://x")
