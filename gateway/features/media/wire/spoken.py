@@ -101,24 +101,27 @@ class Sentences:
     def feed(self, text: str) -> list[str]:
         """The sentences that are complete."""
         self._rest += text
-        found = []
-        while (at := self._end()) is not None:
-            found.append(self._rest[:at])
-            self._rest = self._rest[at:]
+        found, begin = [], 0
+        while (end := self._end(begin)) is not None:
+            found.append(self._rest[begin:end])
+            begin = end
+        self._rest = self._rest[begin:]
         return [sentence for sentence in found if sentence.strip()]
 
     def finish(self) -> list[str]:
         rest, self._rest = self._rest, ""
         return [rest] if rest.strip() else []
 
-    def _end(self) -> int | None:
-        for found in _END.finditer(self._rest, 0, MAX_SENTENCE):
-            if found.end() >= MIN_SENTENCE:
+    def _end(self, begin: int) -> int | None:
+        """Of the sentence that begins there."""
+        earliest, latest = begin + MIN_SENTENCE, begin + MAX_SENTENCE
+        for found in _END.finditer(self._rest, begin, latest):
+            if found.end() >= earliest:
                 return found.end()
-        if len(self._rest) <= MAX_SENTENCE:
+        if len(self._rest) <= latest:
             return None
-        pauses = [found.end() for found in _PAUSE.finditer(self._rest, MIN_SENTENCE, MAX_SENTENCE)]
-        return pauses[-1] if pauses else MAX_SENTENCE
+        pauses = [found.end() for found in _PAUSE.finditer(self._rest, earliest, latest)]
+        return pauses[-1] if pauses else latest
 
 
 def whole_answer(body: bytes, id: str, expires_at: int, sound: bytes) -> bytes:
