@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from base64 import b64encode
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ import pytest
 from gateway.app import build
 from gateway.config import Config, Model, Server
 from gateway.core import Gateway
-from gateway.features.media.describer import MAX_DESCRIBED
+from gateway.features.media.describer import MAX_DESCRIBED, MAX_KEPT
 from gateway.wire.chat import Caller, ChatRequest
 from gateway.wire.images import NOTE, urls, with_texts
 from tests.backends.ollama_double import OllamaDouble
@@ -354,6 +355,30 @@ async def test_users_share_no_description() -> None:
                 with await gateway.chat(request) as run:
                     await run.whole()
                 assert len(eyes.requests) == described
+
+
+async def test_nobody_s_descriptions_take_the_place_of_another_s() -> None:
+    async with Double(answers(completion("A cat."))).serve() as eyes, Double(reads_text()).serve() as reader:
+        at = [f"http://127.0.0.1:{double.address.port}" for double in (reader, eyes)]
+        m = Model(name="m", runtime="openai", base_url=at[0], images="describe", describe_with="eyes")
+        models = {"m": m, "eyes": Model(name="eyes", runtime="openai", base_url=at[1])}
+        async with Gateway(Config(source=Path(__file__), active_model="m", models=models)) as gateway:
+
+            async def ask(owner: str, number: int) -> int:
+                """How many descriptions have been asked for by then."""
+                images = [b64encode(f"{owner} {number} {at}".encode()).decode() for at in range(MAX_DESCRIBED)]
+                urls = [{"url": f"data:image/png;base64,{image}"} for image in images]
+                parts = [{"type": "image_url", "image_url": url} for url in urls]
+                asked = json.dumps({"model": "m", "messages": [{"role": "user", "content": parts}]}).encode()
+                with await gateway.chat(ChatRequest.parse(asked, caller=Caller(owner=owner))) as run:
+                    await run.whole()
+                return len(eyes.requests)
+
+            before = await ask("one", 0)
+            for number in range(MAX_KEPT // MAX_DESCRIBED + 1):
+                before = await ask("two", number)
+            assert await ask("one", 0) == before
+            assert await ask("two", 0) > before, "they have to go somewhere"
 
 
 async def test_the_fallback_sees_the_image() -> None:

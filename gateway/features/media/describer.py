@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from hashlib import sha256
 
@@ -23,7 +23,8 @@ MAX_CHARACTERS = 4000
 MAX_DESCRIBED = 8
 """New images that one request has described, its last ones; the others are left out."""
 MAX_KEPT = 256
-"""Descriptions that are remembered: agents send their images again with every turn."""
+"""Descriptions that are remembered: agents send their images again with every turn. Of more, whoever has most loses the
+oldest."""
 
 
 class Describer:
@@ -55,7 +56,8 @@ class Describer:
         finally:
             request.serving.tell(before)
         while len(self._kept) > MAX_KEPT:
-            self._kept.popitem(last=False)
+            (owner, _), *_ = Counter(owner for _, owner, _ in self._kept).most_common(1)
+            del self._kept[next(key for key in self._kept if key[1] == owner)]
         return texts
 
     async def _ask(self, model: str, url: str, of: ChatRequest) -> str:
