@@ -70,6 +70,15 @@ def test_links_lead_somewhere(page: str) -> None:
     assert [link for link in local if not (file.parent / link).exists()] == []
 
 
+@pytest.mark.parametrize("page", sorted(str(page.relative_to(ROOT)) for page in PAGES))
+def test_each_row_of_a_table_is_one_line_with_all_its_cells(page: str) -> None:
+    text = re.sub(r"^ *```.*?^ *```$", "", (ROOT / page).read_text("utf-8"), flags=re.MULTILINE | re.DOTALL)
+    tables = re.findall(r"(?:^ *\|.*\n)+", text, re.MULTILINE)
+    for rows in ([row.strip() for row in table.splitlines()] for table in tables):
+        assert [row for row in rows if not row.endswith("|")] == []
+        assert {len(re.split(r"(?<!\\)\|", row)) for row in rows} == {len(re.split(r"(?<!\\)\|", rows[1]))}, rows[0]
+
+
 CONFIGURATIONS = [
     (f"{page.relative_to(ROOT)} {number}", text)
     for page in [PAGE, *sorted(ROOT.glob("docs/*.md"))]
