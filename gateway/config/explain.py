@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, get_origin
 
+from msgspec.structs import replace
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
@@ -66,8 +67,35 @@ _PATTERNS = {
 
 
 def problems(error: ValidationError, document: Document) -> list[Problem]:
-    """One problem per error of pydantic."""
-    return [_problem(details, document) for details in error.errors(include_url=False)]
+    """One for each error of pydantic; of a value that may be of several kinds, and is of none, one with all cures."""
+    found: list[Problem] = []
+    errors: dict[KeyPath, list[tuple[KeyPath, ErrorDetails]]] = {}
+    for details in error.errors(include_url=False):
+        path, value = _place(details, document.data)
+        errors.setdefault(value, []).append((path, details))
+    for value, kinds in errors.items():
+        kinds.sort(key=lambda each: each[1]["type"] != "literal_error")
+        made = [(path == value, _problem(path, details, document)) for path, details in kinds]
+        if inside := [problem for whole, problem in made if not whole]:
+            found += inside  # of the kind that was meant
+        else:
+            cures = dict.fromkeys(problem.cure for _, problem in made if problem.cure)
+            found.append(replace(made[0][1], cure="; or ".join(cures)))
+    return found
+
+
+def _place(details: ErrorDetails, data: Any) -> tuple[KeyPath, KeyPath]:
+    """Where in the file it is, and of which value: behind one that may be of several kinds, pydantic names a kind."""
+    path: KeyPath = ()
+    value, inner = None, data
+    absent = details["loc"][-1] if details["type"] == "missing" else "[key]"
+    for part in details["loc"]:
+        is_there = part in inner if isinstance(inner, dict) else isinstance(inner, list) and isinstance(part, int)
+        if is_there or part == absent:
+            path, inner = (*path, part), inner[part] if is_there else None
+        elif value is None:
+            value = path
+    return path, path if value is None else value
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
@@ -87,8 +115,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def _problem(details: ErrorDetails, document: Document) -> Problem:
-    path: KeyPath = details["loc"]
+def _problem(path: KeyPath, details: ErrorDetails, document: Document) -> Problem:
     kind, context = details["type"], details.get("ctx", {})
     if path[-1:] == ("[key]",):
         return _wrong_key(path[:-1], details, document)

@@ -71,6 +71,45 @@ CASES = [
         model("runtime: echo") + "rooms: {tools: {alow_hosts: []}}\n",
         [(5, 17, "unknown key alow_hosts in rooms.tools", 'did you mean "allow_hosts"?')],
     ),
+    # values of several kinds
+    *(
+        Case(f"neither kind: {line}", model(f"{line}\nruntime: echo"), [(4, column, message, cure)])
+        for line, column, message, cure in [
+            (
+                "service_tier: auto",
+                19,
+                "models.m.service_tier: auto isn't allowed",
+                "allowed: priority, default, flex; or write a mapping of keys to values",
+            ),
+            (
+                "service_tier: [flex]",
+                19,
+                "models.m.service_tier: a list isn't allowed",
+                'did you mean "flex"? allowed: priority, default, flex; or write a mapping of keys to values',
+            ),
+            (
+                "service_tier: {small: auto}",
+                27,
+                "models.m.service_tier.small: auto isn't allowed",
+                "allowed: priority, default, flex",
+            ),
+            (
+                "tool_call_format: 3",
+                23,
+                "models.m.tool_call_format: 3 isn't text",
+                'put it in quotes: "3"; or write a mapping of keys to values',
+            ),
+            (
+                "replicas: onc",
+                15,
+                "models.m.replicas: onc isn't allowed",
+                'did you mean "once"? allowed: once; or write a mapping of keys to values; or write a list',
+            ),
+            ("replicas: [1]", 16, "models.m.replicas[0]: 1 isn't text", 'put it in quotes: "1"'),
+            ("replicas: {min: x}", 21, "models.m.replicas.min: x isn't a whole number", "write a whole number"),
+            ("replicas: {min: 1, mux: 2}", 24, "unknown key mux in models.m.replicas", 'did you mean "max"?'),
+        ]
+    ),
     Case(
         "allowed host with a scheme",
         model("runtime: echo") + "rooms: {tools: {allow_hosts: [a.example, 'http://b']}}\n",
