@@ -75,6 +75,31 @@ def test_pull_and_delete(url: str, config: Path, test_model: Path) -> None:
     assert "mine" not in load(config, {}).models
 
 
+def test_what_no_pull_brings_stays(url: str, source: Source, config: Path) -> None:
+    """A folder of the user's has the name of a repository; a projector lies beside weights that were pulled."""
+    mine = config.parent / REPO.partition("/")[2]
+    mine.mkdir()
+    (mine / "thesis.txt").write_text("ten years of work")
+    tree = json.dumps(
+        [{"type": "file", "path": name, "size": 2, "oid": "1" * 40} for name in ("model.bin", "config.json")]
+    )
+    page, seen = f"/api/models/{REPO}/tree/{'c' * 40}", config.read_text()
+    kept, source.pages[page] = source.pages[page], ("application/json", tree.encode())
+    with httpx.Client(base_url=url, timeout=PATIENCE) as client:
+        refused = client.post("/api/pull", json={"model": HF.removesuffix(":latest"), "stream": False})
+        assert (refused.status_code, "is there already" in refused.text) == (400, True), refused.text
+        assert client.request("DELETE", "/api/delete", json={"model": mine.name.lower()}).status_code == 404
+        assert (config.read_text(), (mine / "thesis.txt").exists()) == (seen, True)
+        source.pages[page] = kept
+        (config.parent / "mine.mmproj").write_text("a projector")
+        assert client.post("/api/pull", json={"model": HF, "stream": False}).json() == {"status": "success"}
+        config.write_text(
+            config.read_text().replace("path: tiny.gguf", "path: tiny.gguf\n    mmproj_path: mine.mmproj")
+        )
+        assert client.request("DELETE", "/api/delete", json={"model": "tiny"}).status_code == 200
+    assert ((config.parent / "tiny.gguf").exists(), (config.parent / "mine.mmproj").exists()) == (False, True)
+
+
 def test_errors_are_lines_or_statuses(url: str, source: Source, config: Path) -> None:
     before = config.read_text()
     source.cuts = [0] * ATTEMPTS

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from hashlib import sha256
 from typing import Any
 
+from msgspec.structs import replace
 from starlette.responses import Response
 
 from gateway.config import Config, ConfigError, load
@@ -76,7 +77,8 @@ async def delete(request: Request) -> ASGIApp:
     if name != model.name and name not in model.aliases:
         raise ProviderInvalidModel(f"name the model to delete, not {name!r}", param="model")
     with _configuration():
-        await asyncio.to_thread(remove, config, model, weights=model.pull is not None)
+        pulled = replace(model, mmproj_path=None)  # a pull doesn't bring the projector
+        await asyncio.to_thread(remove, config, pulled, weights=model.pull is not None)
         await reloader.reload()
     return Response(status_code=200)
 

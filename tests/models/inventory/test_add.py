@@ -241,6 +241,47 @@ def test_a_folder_of_the_hub(config: Path) -> None:
     assert left(config.parent / "Tiny-GGUF" / "config.json") == ["model.safetensors"]
 
 
+TAKEN: dict[str, tuple[tuple[str, ...], str]] = {
+    "a folder": (("model.safetensors",), "Tiny-GGUF/thesis.txt"),
+    "a file where a folder would be": (("model.safetensors",), "Tiny-GGUF"),
+    "a folder of a model that hears": (("model.bin",), "Tiny-GGUF/thesis.txt"),
+    "a folder where a file would be": (("tiny.gguf",), "tiny.gguf/thesis.txt"),
+    "a file": (("tiny.gguf",), "tiny.gguf"),
+    "a first part": (("a-00001-of-00002.gguf", "a-00002-of-00002.gguf"), "a-00001-of-00002.gguf"),
+    "a second part": (("a-00001-of-00002.gguf", "a-00002-of-00002.gguf"), "a-00002-of-00002.gguf"),
+    "a voice": (("voice.onnx", "voice.onnx.json"), "voice.onnx"),
+    "a voice's settings": (("voice.onnx", "voice.onnx.json"), "voice.onnx.json"),
+}
+
+
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_is_there_already_does_not_become_the_model(name: str, config: Path) -> None:
+    names, mine = TAKEN[name]
+    before, file = config.read_text(), config.parent / mine
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("ten years of work")
+    with serving(hub(b"x" * 1000, names=names)) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+    assert (done.returncode != 0, "exists" in done.stderr or "is there already" in done.stderr) == (True, True), done
+    assert (file.read_text(), config.read_text()) == ("ten years of work", before)
+    assert left(config) == [mine.partition("/")[0]]
+
+
+def test_a_link_to_nothing_is_not_replaced(config: Path) -> None:
+    (config.parent / "Tiny-GGUF").symlink_to("nowhere")
+    with serving(hub(b"x" * 1000, names=("model.safetensors",))) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+    assert "Tiny-GGUF is there already" in done.stderr
+
+
+def test_the_same_file_that_is_there_already_is_taken(config: Path, weights: bytes) -> None:
+    (config.parent / "tiny.gguf").write_bytes(weights)
+    with serving(hub(weights, gguf={"architecture": "llama"})) as source:
+        done = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+    assert done.returncode == 0, done.stderr
+    assert not [asked for asked in source.asked if "/resolve/" in asked]
+
+
 def test_a_torn_download_goes_on_where_it_stopped(config: Path, weights: bytes) -> None:
     source = hub(weights)
     source.cuts = [1_000_000] + [0] * ATTEMPTS
@@ -318,6 +359,7 @@ def test_ollama(has: bool, config: Path) -> None:
     model = load(config, {}).models["qwen3-4b"]
     assert (model.runtime, model.upstream_name, model.base_url) == ("ollama", "qwen3:4b", source.url)
     assert model.tool_call_format == "native_json"
+    assert (model.pull is None) is has, "what was there before may be nobody else's: it can't be pulled again"
     other_lines_stay(config)
 
 

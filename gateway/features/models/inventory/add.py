@@ -5,6 +5,7 @@ The file doesn't change before the weights are complete and verified.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from gateway.features.models.inventory.facts import Facts
 from gateway.features.models.inventory.media import Kind
 from gateway.features.models.inventory.source import FORMS, AtURL, Hub, InOllama, Local, Source, parse
 from gateway.features.models.pull import pull
+from gateway.features.models.pull.hub import places
 from gateway.features.models.pull.progress import Progress
 
 
@@ -215,6 +217,8 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
     place = folder(config) / base
     if any(model.path == place for model in config.models.values()):
         raise ProviderInvalidRequest(f"another model of config.yaml has its weights at {place}")
+    if (taken := _taken(found.file, found.sha256, place)) is not None:
+        raise ProviderInvalidRequest(f"{taken} is there already: add that by its path, or move it away first")
     came_from = PullSource(kind="hub", name=found.repo, version=found.commit, file=found.file, sha256=found.sha256)
     shown = _shown_path(config, place)
     lines: tuple[Line, ...] = (Line("runtime", runtime), Line("path", shown))
@@ -223,6 +227,15 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
     return Addition(
         written, base, runtime, found.facts, lines, place=place, pull=came_from, there=False, kind=found.kind
     )
+
+
+def _taken(file: str | None, sha256: str | None, place: Path) -> Path | None:
+    """What lies where a pull would put its files, and would then pass for them. Of a single one with a hash, the pull
+    finds out whether it is the same."""
+    needed = [place] if file is None else places(file, place)
+    if len(needed) == 1 and sha256 is not None:
+        return None
+    return next((each for each in needed if os.path.lexists(each)), None)
 
 
 def _ollama(config: Config, source: InOllama, written: str, model_name: str | None) -> Addition:
@@ -234,7 +247,8 @@ def _ollama(config: Config, source: InOllama, written: str, model_name: str | No
     lines = [Line("runtime", "ollama"), Line("model_name", source.name)]
     if base != WELL_KNOWN["ollama"]:
         lines.insert(1, Line("base_url", base))
-    came_from = PullSource(kind="ollama", name=source.name)
+    # What is there already may be the user's own, which no pull brings back.
+    came_from = PullSource(kind="ollama", name=source.name) if known is None else None
     return Addition(
         written, source.name.replace(":", "-"), "ollama", known or Facts(), tuple(lines), pull=came_from,
         there=known is not None, reads_calls=True,
