@@ -62,7 +62,7 @@ class Forward(Struct, frozen=True):
 
     path: below the server's address, with a query. kind: Content-Type; None without a body. body: all of it, or a
     function that begins its pieces anew, `size` bytes in all. verbatim: any status is an answer; else those of errors
-    become a GatewayError.
+    become a GatewayError. owner: whose prompt the server may read; None: it reads none.
     """
 
     method: str
@@ -71,6 +71,7 @@ class Forward(Struct, frozen=True):
     body: bytes | Callable[[], AsyncIterator[bytes]] = b""
     size: int = 0
     verbatim: bool = False
+    owner: str | None = None
 
 
 class Forwarded(Protocol):
@@ -92,6 +93,31 @@ class Forwarded(Protocol):
     def close(self) -> None:
         """Ends the answer and cancels unfinished work in the engine. Idempotent, never blocks."""
         ...
+
+
+class TrackedForwarded:
+    """An unchanged answer. ended: called once it is closed."""
+
+    def __init__(self, answer: Forwarded, ended: Callable[[], None]) -> None:
+        self._answer = answer
+        self._ended: Callable[[], None] | None = ended
+
+    @property
+    def status(self) -> int:
+        return self._answer.status
+
+    @property
+    def headers(self) -> Mapping[bytes, bytes]:
+        return self._answer.headers
+
+    async def receive(self) -> bytes:
+        return await self._answer.receive()
+
+    def close(self) -> None:
+        self._answer.close()
+        ended, self._ended = self._ended, None
+        if ended is not None:
+            ended()
 
 
 class Reply:

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Raw
+from msgspec.structs import replace
 
 from gateway.backends import collect, completion, messages
 from gateway.backends.about import UNKNOWN, About
-from gateway.backends.base import Address, Backend, Endpoint
+from gateway.backends.base import Address, Backend, Endpoint, Forward, Forwarded, TrackedForwarded
 from gateway.backends.context import context_length_exceeded, may_exceed
 from gateway.backends.decision import FIRST_TOKEN, first_tokens, is_set, likelihood, may_decide, several
 from gateway.backends.fixups import StopWord
@@ -395,22 +396,34 @@ class LlamaCppBackend(OpenAIBackend):
         reply.turn = turn
         return reply
 
-    async def _placed_text(self, endpoint: Endpoint, fields: dict[str, Raw], owner: str) -> PromptPlace | None:
+    async def forward(self, sent: Forward) -> Forwarded:
+        if sent.owner is None or (placing := self._placing(sent.owner)) is None:
+            return await super().forward(sent)
+        if isinstance(sent.body, bytes):
+            fields = msgspec.json.decode(sent.body, type=dict[str, Raw])
+            turn = await self._placed_text("infill", fields, sent.owner)
+            sent = replace(sent, body=encode(fields))
+        else:
+            turn = placing[0].anywhere(placing[1], sent.owner)
+        with turn or NOWHERE:
+            answer = await super().forward(sent)
+        return answer if turn is None else TrackedForwarded(answer, turn.leave)
+
+    async def _placed_text(self, endpoint: str, fields: dict[str, Raw], owner: str) -> PromptPlace | None:
         """As `placed`, for what isn't a chat."""
         if (placing := self._placing(owner)) is None:
             return None
         places, slots = placing
-        if endpoint != "completions":
+        if endpoint not in ("completions", "infill"):
             return places.anywhere(slots)
+        text = bytes(fields.get("prompt" if endpoint == "completions" else "input_prefix", b""))
         if several(fields) or not places.admit_owner(owner):
             return _written(places.anywhere(slots, owner), fields)
 
         async def render() -> None:
             """Such prompts aren't saved."""
 
-        return _written(
-            await places.place(slots, [bytes(fields["prompt"])], render, private=False, owner=owner), fields
-        )
+        return _written(await places.place(slots, [text], render, private=False, owner=owner), fields)
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         if not self._templates or _needs_chat(fields["messages"]) is not None:

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Raw
 
 from gateway.backends.about import UNKNOWN, About, about
-from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Forward
+from gateway.backends.base import Address, Backend, DirectReply, Endpoint, Forward, Forwarded
 from gateway.backends.collect import collected
 from gateway.backends.context import exceeded
 from gateway.backends.prompt_progress import PromptProgress
@@ -199,7 +199,7 @@ class OpenAIBackend(Backend):
         fields["model"] = self._name
         return HTTPReply(await self.accepted(self.post_head(f"/v1/{endpoint}"), fields))
 
-    async def forward(self, sent: Forward) -> Response:
+    async def forward(self, sent: Forward) -> Forwarded:
         headers = [*self._auth, ("Accept", "*/*")]
         if sent.kind is not None:
             headers.append(("Content-Type", sent.kind))

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from itertools import count
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -23,9 +23,9 @@ from gateway.backends.base import (
     DirectReply,
     Endpoint,
     Forward,
-    Forwarded,
     ReplicaStatus,
     Reply,
+    TrackedForwarded,
     WrappedReply,
 )
 from gateway.backends.choice import BalancedServer, ServerChoice
@@ -35,9 +35,6 @@ from gateway.errors import Backoff, GatewayError, ProviderModelNotLoaded, Provid
 from gateway.wire.chat import ChatRequest
 from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Notation, RawText
-
-if TYPE_CHECKING:
-    pass
 
 PROBES = Backoff(0.5, 30.0)
 """Pause between the probes of a failed server."""
@@ -91,9 +88,9 @@ class Replicas(Backend):
     async def post_for(self, owner: str, endpoint: Endpoint, fields: dict[str, Raw]) -> CountedReply:
         return await self._try_each({}, lambda backend: backend.post_for(owner, endpoint, dict(fields)))
 
-    async def forward(self, sent: Forward) -> CountedForwarded:
+    async def forward(self, sent: Forward) -> TrackedForwarded:
         replica, answer = await self._ask_each([], lambda backend: backend.forward(sent))
-        return CountedForwarded(answer, lambda: self._count(replica, -1))
+        return TrackedForwarded(answer, lambda: self._count(replica, -1))
 
     async def count_tokens(self, fields: dict[str, Raw]) -> int | None:
         return await self._of_any(lambda backend: backend.count_tokens(fields))
@@ -256,31 +253,6 @@ class CountedReply(WrappedReply):
     def _lost(self, error: GatewayError) -> None:
         if self._replica is not None:
             self._failed(self._replica, error)
-
-
-class CountedForwarded:
-    """An unchanged answer that counts towards its server's load until it is closed."""
-
-    def __init__(self, answer: Forwarded, ended: Callable[[], None]) -> None:
-        self._answer = answer
-        self._ended: Callable[[], None] | None = ended
-
-    @property
-    def status(self) -> int:
-        return self._answer.status
-
-    @property
-    def headers(self) -> Mapping[bytes, bytes]:
-        return self._answer.headers
-
-    async def receive(self) -> bytes:
-        return await self._answer.receive()
-
-    def close(self) -> None:
-        ended, self._ended = self._ended, None
-        if ended is not None:
-            ended()
-        self._answer.close()
 
 
 def replicas(model: Model, backend: type[Backend]) -> Replicas:

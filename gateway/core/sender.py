@@ -126,11 +126,13 @@ class Sender:
             return (await _conform(await in_thread_if_large(*asked), error, backend.count_tokens))[0]
 
     def as_seen_by(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
-        """The reply as its caller may see it: the server of a model may have read the prompts of several owners."""
-        if not caller.owner and not self._several_owners:
-            return reply
-        self._several_owners = True
-        return reply if backend.separates else Quiet(reply)
+        """The reply as its caller may see it."""
+        return reply if not self.is_shared(caller) or backend.separates else Quiet(reply)
+
+    def is_shared(self, caller: Caller) -> bool:
+        """Whether the server of the model may have read the prompts of several owners, this caller's among them."""
+        self._several_owners = self._several_owners or bool(caller.owner)
+        return self._several_owners
 
     def may_force_calls(self) -> bool:
         """Whether it isn't known yet that `response_format` doesn't force calls of the model."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,7 +51,33 @@ APIS: dict[str, tuple[str, Any]] = {
     "messages": ("/v1/messages", messages),
     "Ollama's chat": ("/api/chat", lambda text: {**messages(text), **FOUR, "stream": False}),
     "Ollama's generate": ("/api/generate", lambda text: {"prompt": text, **FOUR, "stream": False}),
+    "infill": ("/infill", lambda text: infill(text)),
+    "infill, streamed": ("/v1/infill", lambda text: {**infill(text), "stream": True}),
+    "infill, a slot of the client's choice": ("/infill", lambda text: {**infill(text), "id_slot": 1}),
+    "infill, from the cache": ("/infill", lambda text: {**infill(text), "cache_prompt": True, "n_cache_reuse": 8}),
 }
+
+
+def infill(text: str) -> Json:
+    return {"input_prefix": text, "input_suffix": "\n", "n_predict": 4}
+
+
+def filling_in(model: Path, to: Path) -> Path:
+    """The model's file with three tokens for what is filled in, which the engine wants to know before it does that."""
+    content = model.read_bytes()
+    version, tensors, count = struct.unpack("<IQQ", content[4:24])
+
+    def text(written: str) -> bytes:
+        return struct.pack("<Q", len(written)) + written.encode()
+
+    more = b"".join(
+        text(f"tokenizer.ggml.fim_{name}_token_id") + struct.pack("<II", 4, token)
+        for token, name in enumerate(("pre", "suf", "mid"), 5)
+    )
+    more += text("x.padding") + struct.pack("<I", 8)
+    more += text("x" * (-(len(more) + 8) % 32))  # what follows stays where its alignment wants it
+    to.write_bytes(content[:4] + struct.pack("<IQQ", version, tensors, count + 4) + more + content[24:])
+    return to
 
 
 @pytest.fixture
@@ -69,7 +96,9 @@ def gateway(keys: dict[str, Header], upstream: Upstream, tmp_path: Path, test_mo
     config = configuration(upstream, tmp_path, test_model)
     if "tiny" not in config["models"]:
         pytest.skip("xllamacpp is not installed")
-    config["models"]["tiny"]["parallel"] = 2
+    config["models"]["tiny"] |= {
+        "parallel": 2, "role": ["chat", "infill"], "path": str(filling_in(test_model, tmp_path / "fim.gguf")),
+    }  # fmt: skip
     config["prompts"] = {"min_tokens": 64, "save": "each_turn"}
     with started(tmp_path, config) as running:
         yield running
@@ -110,6 +139,7 @@ def test_no_figure_tells_a_right_guess(gateway: Gateway, keys: dict[str, Header]
         # What each of them reads is their own; the victim's slot is any.
         text = {name: f"{api}. {prompt}" for name, prompt in (("right", RIGHT), ("wrong", WRONG))}
         gateway.ask("POST", "/v1/chat/completions", {"model": "tiny", **messages(text["right"])}, keys["victim/x"])
+        gateway.ask("POST", "/infill", {"model": "tiny", **infill(text["right"])}, keys["victim/x"])
         ask(gateway, api, text["right"], keys["victim/x"])
         wrong = ask(gateway, api, text["wrong"], keys["wrong/x"])
         for guesser in ("right/x", "victim/y"):
@@ -170,3 +200,19 @@ def test_a_server_that_reuses_for_everybody_is_not_quoted(
                 found = {value for name, value in counts(answer.body) if "cache" in name and "write" not in name}
                 assert (7 in found) == told, (path, answer)
                 assert (b"timings" in answer.body) == (told and chat)
+
+
+@pytest.mark.parametrize("sharing", ["never", "all"])
+def test_a_server_that_reuses_for_everybody_fills_in_without(
+    keys: dict[str, Header], upstream: Upstream, tmp_path: Path, test_model: Path, sharing: str
+) -> None:
+    upstream.script = telling
+    config = configuration(upstream, tmp_path, test_model)
+    config["models"]["m"]["role"] = ["chat", "infill"]
+    config["prompts"] = {"share_prefixes": sharing}
+    with started(tmp_path, config) as running:
+        asked = {"id_slot": 0, "cache_prompt": True}
+        for name in ("victim/x", "wrong/x"):
+            assert running.ask("POST", "/infill", {"model": "m", **infill("Hi"), **asked}, keys[name]).status == 200
+            got = {key: value for key, value in upstream.double.requests[-1].json.items() if key in asked}
+            assert got == (asked if sharing == "all" else {"cache_prompt": False})

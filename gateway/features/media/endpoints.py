@@ -138,7 +138,8 @@ def _object(
     sent = route.sender.other_fields(fields) if role is not None else fields
     sent = sent | {"model": Raw(encode(route.model.upstream_name))}
     asked = _asked(request, route, api, wanted.model, tier, stream=stream or wanted.stream is True, usage=usage or {})
-    return Passed(asked, Forward("POST", path, "application/json", encode(sent)))
+    owner = request.caller.owner if role == "infill" else None
+    return Passed(asked, Forward("POST", path, "application/json", encode(sent), owner=owner))
 
 
 async def voices(request: Request) -> ASGIApp:
@@ -164,5 +165,8 @@ async def upstream(request: Request) -> ASGIApp:
         return Passed(asked, Forward("GET", target, verbatim=True))
     upload = await read_body(request)
     kind = request.headers.get("content-type")
-    sent = Forward(request.method, target, kind, lambda: upload.pieces(0, upload.size), upload.size, verbatim=True)
+    sent = Forward(
+        request.method, target, kind, lambda: upload.pieces(0, upload.size), upload.size, verbatim=True,
+        owner=request.caller.owner,
+    )  # fmt: skip
     return Passed(asked, sent, upload.close)

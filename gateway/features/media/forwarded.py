@@ -7,14 +7,15 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
+from msgspec.structs import replace
 
 from gateway.backends import Backend, Forward, Forwarded
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.errors import ProviderInvalidResponse
 from gateway.observe.request_log import OK, outcome_of
-from gateway.wire.chat import NOBODY, ApiName, Caller
+from gateway.wire.chat import NOBODY, ApiName, Caller, encode
 from gateway.wire.limits import Tier
 
 BEGIN = TAIL = 4096
@@ -51,7 +52,8 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
     meter = route.count(asked.api, asked.caller, stream=asked.stream)
     try:
         async with route.use(asked.tier) as backend:
-            answer = await backend.forward(sent)
+            shared = sent.owner is not None and route.sender.is_shared(asked.caller)
+            answer = await backend.forward(_unreused(sent) if shared and not backend.separates else sent)
             try:
                 yield answer if sent.verbatim else await _checked(asked, answer, backend), meter
             finally:
@@ -62,6 +64,15 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
     else:
         meter.uses(asked.usage)
         meter.end(OK)
+
+
+def _unreused(sent: Forward) -> Forward:
+    """A prompt of one of several owners, for a server that would reuse anybody's for it, and tell how much."""
+    if not isinstance(sent.body, bytes):
+        return sent
+    fields = msgspec.json.decode(sent.body, type=dict[str, Raw])
+    fields.pop("id_slot", None)
+    return replace(sent, body=encode({**fields, "cache_prompt": Raw(b"false")}))
 
 
 class _Begun:
