@@ -22,7 +22,7 @@ from gateway.feature import offered
 from gateway.observe.request_log import RequestLog
 from gateway.request.token_estimate import TokenCount, estimate
 from gateway.schema.pool import Pool, Threads
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import DEFAULT, ChatRequest
 
 if TYPE_CHECKING:
     from gateway.config.values import Log
@@ -80,7 +80,7 @@ class Gateway:
     def apply(self, config: Config) -> Difference:
         """Applies `config` to requests from now on. Returns the changes.
 
-        Engines whose launch didn't change keep their process and cache. The others finish their answers, then stop.
+        Engines whose launch didn't change keep process, cache and answers. The others drain and stop.
         """
         found = difference(self.config, config)
         before, routes = self.routes, dict[str, Route]()
@@ -98,8 +98,10 @@ class Gateway:
             prompts.settings, residency.limits = config.prompts, config.engines
             residency.schedule()
         for name, route in before.items():
-            if routes.get(name) is not route:
-                leaving = asyncio.create_task(route.retire(config.engines.drain_timeout_seconds), name=f"retire {name}")
+            if (now := routes.get(name)) is not route:
+                stays = now is not None and launch(now.model) == launch(route.model)
+                seconds = None if stays else config.engines.drain_timeout_seconds
+                leaving = asyncio.create_task(route.retire(seconds), name=f"retire {name}")
                 self.leaving[leaving] = route
                 leaving.add_done_callback(self._left)
         for watcher in self._watchers:
@@ -178,22 +180,10 @@ class Gateway:
         """
         return self.routes[self.config.resolve(name, role).name]
 
-    def models(self) -> list[Model]:
-        """The configured models in the file's order. Asks no engine."""
-        return list(self.config.models.values())
-
     async def ready(self, name: str | None = None) -> None:
         """Returns if the next chat with the model is expected to succeed. Starts its engine if needed."""
-        route = self.route(name)
-        engine = route.engine
-        if engine is None:
-            await (await route.server.backend()).ready()
-            return
-        backend = await engine.requests.join()
-        try:
+        async with self.route(name).server.use(DEFAULT) as backend:
             await backend.ready()
-        finally:
-            engine.requests.leave()
 
     def chat(self, request: ChatRequest) -> Awaitable[Run]:
         """Opens an answer. The call raises a GatewayError if the model is unknown, or if the caller may not use it or

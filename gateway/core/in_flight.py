@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from gateway.wire.chat import QUEUED, ChatRequest
@@ -77,10 +77,9 @@ class InFlight:
         for watcher in self._watchers:
             watcher()
 
-    async def none_left(self, seconds: float) -> None:
-        """Returns once no request is left, or after `seconds`."""
+    async def none_left(self) -> None:
+        """Returns once no request is left."""
         empty = asyncio.Event()
         self.on_end(lambda: None if self.count or self._in_line else empty.set())
         if self.count or self._in_line:
-            with suppress(TimeoutError):
-                await asyncio.wait_for(empty.wait(), seconds)
+            await empty.wait()

@@ -125,10 +125,9 @@ class ModelServer:
         self._passed_on = True
 
     async def retire(self) -> None:
-        """Ends the engine once its answers in flight have ended, and closes."""
+        """Ends the engine once its answers in flight have ended."""
         if self._engine is not None and not self._passed_on:
             await self._engine.shutdown.retire()
-        await self.aclose()
 
     async def aclose(self) -> None:
         for backend in (self.external, self._replaced):

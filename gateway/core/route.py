@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from time import monotonic
 from typing import TYPE_CHECKING
 
@@ -290,10 +291,13 @@ class Route:
         self.server.pass_on(model)
         return self.engine
 
-    async def retire(self, seconds: float) -> None:
+    async def retire(self, seconds: float | None) -> None:
         """Closes the route once its requests have ended, or after `seconds`. No new request may come."""
-        await self.requests.none_left(seconds)
-        await self.server.retire()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.requests.none_left()
+                await self.server.retire()
+        await self.aclose()
 
     async def aclose(self) -> None:
         await self.server.aclose()

@@ -582,6 +582,58 @@ async def test_an_answer_without_end_is_cut_after_the_time_that_it_has() -> None
         await old.count_open(0)
 
 
+SETTING: dict[str, Any] = {"defaults": {"seed": 1}}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize("changes", [1, 2])
+async def test_a_changed_setting_cuts_no_answer_however_long_it_takes(stream: bool, changes: int) -> None:
+    cut: list[bool] = []
+
+    async def slow(exchange: Exchange) -> None:
+        if stream:
+            await exchange.start()
+            await exchange.event(chunk("first"))
+        cut.append(await exchange.gone_at_once())
+        if stream:
+            await exchange.event(chunk(" half"), chunk(reason="stop"))
+            await exchange.end()
+        else:
+            await exchange.whole(completion("first half"))
+
+    async with doubles((slow, answers())) as (double,), gateway(model(double)) as running:
+        answer = asyncio.create_task(asked(running, request(stream=stream)))
+        await double.asked()
+        for seed in range(changes):
+            changed = model(double, defaults={"seed": seed})
+            running.apply(with_models(running, changed, engines=Engines(drain_timeout_seconds=0)))
+        assert b"half" in b"".join(await answer)
+        assert cut == [False]
+        await asyncio.gather(*running.leaving)
+        await double.count_open(0)
+
+
+async def test_a_changed_setting_turns_no_request_in_line_away() -> None:
+    go_on = asyncio.Event()
+
+    async def held(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.whole(completion())
+
+    async with doubles((held,)) as (double,), gateway(model(double)) as running:
+        route = running.routes["m"]
+        person = asyncio.create_task(asked(running, request()))
+        await double.asked()
+        flex = asyncio.create_task(asked(running, request(service_tier="flex")))
+        while route.line is None or not route.line:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        running.apply(with_models(running, model(double, **SETTING), engines=Engines(drain_timeout_seconds=0)))
+        assert not await double.requests[0].gone_at_once()
+        go_on.set()
+        assert [b"Hello" in answer for (answer,) in await asyncio.gather(person, flex)] == [True, True]
+        await asyncio.gather(*running.leaving)
+
+
 async def test_closing_waits_for_no_answer_that_is_still_leaving() -> None:
     async with doubles((endless,), (answers(),)) as (old, new), gateway(model(old)) as running:
         run = await running.chat(request(stream=True))

@@ -65,9 +65,8 @@ class Transport(httpx.AsyncBaseTransport):
 
     async def _models(self, path: str) -> httpx.Response:
         if path == "models":
-            models = [
-                {"id": model.name, "ready_path": f"models/{model.name}/ready"} for model in self._gateway.models()
-            ]
+            names = self._gateway.config.models
+            models = [{"id": name, "ready_path": f"models/{name}/ready"} for name in names]
             return httpx.Response(200, content=encode({"data": models}))
         await self._gateway.ready(path.removeprefix("models/").removesuffix("/ready"))
         return httpx.Response(200, content=b"{}")
