@@ -134,6 +134,7 @@ class ModelServer:
             if backend is not None:
                 await backend.aclose()
         if self._engine is not None and not self._passed_on:
+            self._engine.startup.close()
             await self._engine.stop()
 
 

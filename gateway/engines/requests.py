@@ -68,8 +68,8 @@ class EngineRequests:
         start for the others. key: see `Engine.progress`. rank: of its service tier; with FLEX it waits for a free slot
         of the engine, too, and until nobody else waits. Any other request has a flex answer put aside if no slot is
         free, and waits for that for PLACE_SECONDS at most. Raises WeightsMissing, ProviderModelNotLoaded if the engine
-        fails to start or the wait was too long, ProviderRateLimit if too many requests wait already, and
-        ProviderUnavailable if no engine is installed or its port is taken. The next call tries again.
+        fails to start, is never started again or the wait was too long, ProviderRateLimit if too many requests wait
+        already, and ProviderUnavailable if no engine is installed or its port is taken. The next call tries again.
         """
         engine = self._engine
         while True:
@@ -168,6 +168,8 @@ class EngineRequests:
 
     async def _wait_in_queue(self, key: object, rank: int, waited: float = 0.0, *, begun: bool = False) -> Backend:
         engine, limits = self._engine, self._engine.residency.limits
+        if engine.startup.closed:
+            raise ProviderModelNotLoaded(f"model {engine.model.name!r}: its former engine has ended", retry_after=1)
         patience = engine.load_seconds or RETRY_SECONDS
         if not begun:
             self.queue.check_room(engine.model.name, limits.queue_length, patience)

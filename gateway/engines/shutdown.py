@@ -79,10 +79,11 @@ class Shutdown:
         return True
 
     async def retire(self) -> None:
-        """Ends the engine once its answers in flight have ended. Returns when it is gone.
+        """Ends the engine for good once its answers in flight have ended. Returns when it is gone.
 
         Stops a starting engine at once: requests that wait for it get ProviderUnavailable.
         """
+        self._engine.startup.close()
         if self._lifecycle.state in ("starting", "failed"):
             await self.stop()
             return

@@ -32,10 +32,12 @@ class EngineForStartup(EngineForResidency, Protocol):
 
 
 class Startup:
-    """phase: what the start in progress waits for. task: the last start; None before the first one."""
+    """phase: what the start in progress waits for. task: the last start; None before the first one. closed: it never
+    starts again."""
 
     phase: Waiting | None = None
     task: asyncio.Task[None] | None = None
+    closed = False
     _restarts = False
     """It restarts although nobody waits, because it died in use."""
 
@@ -45,8 +47,8 @@ class Startup:
         self._queue = queue
 
     def begin(self) -> None:
-        """Does nothing if it starts already."""
-        if self.task is None or self.task.done():
+        """Does nothing if it starts already, and once it is closed."""
+        if not self.closed and (self.task is None or self.task.done()):
             self.phase = "memory"
             self.task = asyncio.create_task(self._bring_up(), name=f"start {self._engine.model.name}")
 
@@ -54,6 +56,10 @@ class Startup:
         """Starts it although nobody waits, so that the next request finds it ready."""
         self._restarts = True
         self.begin()
+
+    def close(self) -> None:
+        """Once no route leads to the engine: nobody would end another process of it."""
+        self.closed = True
 
     def give_up_unwanted(self) -> None:
         """Cancels a start that has begun no process yet, if no request waits for it any more."""

@@ -30,7 +30,7 @@ from gateway.engines.recipe import Machine, Recipe
 from gateway.engines.residency import Residency
 from gateway.engines.spawn import spawn
 from gateway.errors import ProviderModelNotLoaded, ProviderUnavailable, WeightsMissing
-from gateway.wire.chat import ChatRequest
+from gateway.wire.chat import DEFAULT, FLEX, ChatRequest
 from tests.engines.conftest import WINDOW, alive, gone
 from tests.engines.lone import answers, stopped
 from tests.patience import PATIENCE
@@ -487,6 +487,40 @@ async def test_a_bug_during_a_start_is_a_failure_that_tells_nothing(model: Model
     assert engine.reconfigure(model) is None
     await engine.shutdown.retire()
     assert (engine.state, engine.failure) == ("stopped", None)
+
+
+@pytest.mark.parametrize("ran", [False, True], ids=["stopped", "running"])
+async def test_a_retired_engine_never_starts_again(
+    model: Model, xllamacpp: Callable[[], Machine], *, ran: bool
+) -> None:
+    engine = Engine(model, machine=xllamacpp)
+    if ran:
+        assert await answers(engine)
+    await engine.shutdown.retire()
+    for rank in (FLEX, DEFAULT):
+        with pytest.raises(ProviderModelNotLoaded, match="model 'tiny': its former engine has ended") as caught:
+            await engine.requests.join(rank=rank)
+        assert caught.value.transient
+        assert caught.value.retry_after == 1
+    with pytest.raises(ProviderModelNotLoaded):
+        await engine.requests.join_again(object(), 0.0)
+    assert (engine.state, engine.launcher.starts, engine.in_flight) == ("stopped", int(ran), 0)
+
+
+async def test_an_engine_that_dies_while_it_retires_stays_dead(model: Model, xllamacpp: Callable[[], Machine]) -> None:
+    engine = Engine(model, machine=xllamacpp)
+    await engine.requests.join()
+    retiring = asyncio.create_task(engine.shutdown.retire())
+    while engine.state != "draining":  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert engine.pid is not None
+    begun = engine.startup.task
+    os.kill(engine.pid, signal.SIGKILL)
+    async with asyncio.timeout(PATIENCE):
+        await retiring
+    engine.requests.leave()
+    assert (engine.state, engine.crashes, engine.startup.task is begun) == ("failed", 1, True)
+    await engine.stop()
 
 
 async def test_a_failed_engine_has_no_progress_and_no_memory(model: Model) -> None:

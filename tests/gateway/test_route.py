@@ -41,10 +41,10 @@ class Counted(Backend):
 
 
 class CountedEngine:
-    """What a route uses of a running engine, and of its `requests` and `shutdown`."""
+    """What a route uses of a running engine, and of its `requests`, `shutdown` and `startup`."""
 
     def __init__(self) -> None:
-        self.requests = self.shutdown = self
+        self.requests = self.shutdown = self.startup = self
         self.backend: Counted | None = Counted(MODEL, None)
         self.accepting: Counted | None = None
         self.in_flight = self.losses = self.retired = self.joined = 0
@@ -72,6 +72,9 @@ class CountedEngine:
         self.retired += 1
 
     async def stop(self) -> None:
+        pass
+
+    def close(self) -> None:
         pass
 
 
@@ -202,11 +205,10 @@ async def test_a_replaced_route_closes_its_old_connections_and_leaves_the_engine
 async def test_ready_asks_the_engine_that_runs() -> None:
     engine = CountedEngine()
     async with Gateway(Config(source=Path("config.yaml"), active_model="m", models={"m": MODEL})) as gateway:
-        gateway.routes["m"].engine = cast("Engine", engine)
+        gateway.routes = {"m": route(engine)}
         with pytest.raises(ProviderModelNotLoaded):
             await gateway.ready("m")
-        assert engine.in_flight == 0
-        gateway.routes["m"].engine = None
+        assert (engine.joined, engine.in_flight) == (1, 0)
 
 
 class Refusing(Counted):

@@ -18,13 +18,14 @@ from pydantic import SecretStr
 from gateway.backends import replicas
 from gateway.backends.choice import SLACK
 from gateway.backends.openai import OpenAIBackend
-from gateway.config import Config, Engines, Model
+from gateway.config import Config, Engines, Model, Runtime
 from gateway.core import Gateway, fallbacks
 from gateway.errors import (
     Backoff,
     GatewayError,
     ProviderInvalidModel,
     ProviderInvalidRequest,
+    ProviderModelNotLoaded,
     ProviderRateLimit,
     ProviderUnavailable,
     WeightsMissing,
@@ -35,6 +36,7 @@ from tests.gateway.double import Double, Exchange, Script, answers, chunk, compl
 from tests.gateway.running import FAST, running
 from tests.patience import PATIENCE
 from tests.support.doubles import asked, cut, doubles, gone, request
+from tests.support.real_engine import needs_xllamacpp
 
 BUSY = answers({"error": {"message": "busy"}}, 503)
 LIMITED = answers({"error": {"message": "slow down"}}, 429)
@@ -632,6 +634,49 @@ async def test_a_changed_setting_turns_no_request_in_line_away() -> None:
         go_on.set()
         assert [b"Hello" in answer for (answer,) in await asyncio.gather(person, flex)] == [True, True]
         await asyncio.gather(*running.leaving)
+
+
+@needs_xllamacpp
+@pytest.mark.parametrize("change", ["replaced", "removed"])
+async def test_a_request_that_outlives_its_engine_starts_it_no_more(test_model: Path, change: str) -> None:
+    """Nobody would end that process."""
+    go_on = asyncio.Event()
+
+    async def held(exchange: Exchange) -> None:
+        await go_on.wait()
+        await exchange.whole(completion("a cat"))
+
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+    async with doubles((held,)) as (double,):
+        eyes = model(double, "eyes")
+        settings: dict[str, Any] = {"path": test_model, "context_window": 512, "images": "describe"}
+        blind = Model(name="blind", runtime="llama.cpp", describe_with="eyes", **settings)
+        async with gateway(eyes, blind) as running:
+            engine = running.routes["blind"].engine
+            assert engine is not None
+            said = [{"role": "user", "content": picture}]
+            looks = asyncio.create_task(asked(running, request(model="blind", messages=said)))
+            await double.asked()
+            new = [replace(blind, engine=Runtime(threads=1))] if change == "replaced" else []
+            running.apply(with_models(running, eyes, *new, engines=Engines(drain_timeout_seconds=0)))
+            await asyncio.gather(*running.leaving)
+            go_on.set()
+            with pytest.raises(ProviderModelNotLoaded, match="its former engine has ended"):
+                await looks
+            assert (engine.state, engine.launcher.starts) == ("stopped", 0)
+
+
+@needs_xllamacpp
+async def test_an_engine_s_end_takes_no_longer_than_its_route_s(test_model: Path) -> None:
+    tiny = Model(name="m", runtime="llama.cpp", path=test_model, context_window=512)
+    async with gateway(tiny) as running:
+        route = running.routes["m"]
+        assert route.engine is not None
+        with await running.chat(request(stream=True, ignore_eos=True)) as run:
+            assert await run.payloads()
+            async with asyncio.timeout(PATIENCE):  # the drain alone would have ten minutes
+                await route.retire(0.05)
+            assert (route.engine.state, route.engine.launcher.starts) == ("stopped", 1)
 
 
 async def test_closing_waits_for_no_answer_that_is_still_leaving() -> None:
