@@ -4,7 +4,19 @@ import re
 from collections.abc import Iterable
 
 NAME_KEYS = frozenset({"name", "tool", "tool_name"})
-ARGUMENT_KEYS = frozenset({"arguments", "parameters", "args", "params", "input", "tool_parameters"})
+ARGUMENT_KEYS = frozenset(
+    {
+        "action_input",
+        "args",
+        "arguments",
+        "input",
+        "kwargs",
+        "parameters",
+        "params",
+        "tool_input",
+        "tool_parameters",
+    }
+)
 CALL_KEYS = NAME_KEYS | ARGUMENT_KEYS | {"function", "id", "type"}
 """Keys of a call written as a JSON object."""
 

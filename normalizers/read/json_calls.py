@@ -13,8 +13,10 @@ from normalizers.read import ARGUMENT_KEYS, CALL_KEYS, NAME_KEYS
 from normalizers.read.region import NOT_A_CALL, Region, Search
 from normalizers.read.scan import MAX_BLANKS, Wait, skip_space
 from normalizers.spec import FormatSpec
-from normalizers.values.coerce import SchemaIndex
+from normalizers.values.coerce import SchemaIndex, read_container
+from normalizers.values.fit import fits
 from normalizers.values.loose_json import CURLY, Malformed, ObjectReader
+from normalizers.values.strict_json import loads
 
 _OPENING, _CLOSING = "".join(CURLY), "".join({*CURLY.values()})
 _KEY = re.compile(rf"""("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[{_OPENING}]\w+[{_CLOSING}]|\w+)\s*(?::|：|=>?)\s*""")
@@ -28,6 +30,9 @@ _QUOTES = f"\"'{_OPENING}{_CLOSING}"
 _SKIP = re.compile(r"""\\[\s\S]|["{}\[\]]""")
 _FENCE = re.compile(r"```\w*")
 _MAX_KEY = 1024
+_NULLS = ("", "null", "None")
+_OWN_KEYS = frozenset({"id", "type", "index", "call_id", "tool_call_id"})
+"""Keys of a call that its tool needn't know."""
 
 
 class JsonCalls(Region):
@@ -38,13 +43,14 @@ class JsonCalls(Region):
         "_depth",
         "_in_string",
         "_key",
-        "_late",
         "_name",
         "_name_keys",
+        "_named_in",
         "_nested",
         "_raw",
         "_raw_depth",
         "_reader",
+        "_values",
     )
 
     def __init__(
@@ -59,7 +65,10 @@ class JsonCalls(Region):
 
     def _reset(self) -> None:
         self._name: str | None = None
-        self._late: str | None = None
+        self._named_in = 0
+        """How deep the name stands."""
+        self._values: list[tuple[int, str, str]] = []
+        """The values that don't stream: how deep they stand, their keys and their sources."""
         self._reader: ObjectReader | None = None
         self._nested = 0
         self._key = ""
@@ -139,7 +148,9 @@ class JsonCalls(Region):
             self._nested += 1
             return pos + 1
         if char == "{" and (name := self._name_of_arguments()) is not None:
-            self._name = name
+            if self._reader is not None or self._wrapped():
+                raise Malformed("duplicate_key")
+            self._name, self._named_in = name, self._nested
             self._begin_arguments(name)
             self._state = type(self)._read_arguments
             return pos
@@ -153,7 +164,7 @@ class JsonCalls(Region):
     def _name_of_arguments(self) -> str | None:
         """The tool whose arguments the present key begins; None if they can't be written yet, or it begins none."""
         if self._key in self._argument_keys and self._name is not None:
-            return self._name
+            return None if self._may_be_parameter(self._name, self._key) else self._name
         # Where the tool's name is the key, an object under a second name is another call's.
         named = not self._spec.keys and (self._key in self._schemas or self._key not in CALL_KEYS)
         return self._key if named else None
@@ -161,11 +172,8 @@ class JsonCalls(Region):
     def _begin_arguments(self, name: str) -> None:
         if self._bare and name not in self._schemas:
             raise Malformed("unknown_tool")
-        if self._late is not None:
-            raise Malformed("duplicate_key")
         self._arguments.begin(name)
         self._reader = ObjectReader(self._arguments)
-        self._late = ""
 
     def _read_arguments(self, text: str, pos: int, final: bool) -> int:
         reader = self._reader
@@ -234,34 +242,85 @@ class JsonCalls(Region):
         return after[1] is not None or final or after.end() < len(text)
 
     def _keep_value(self, raw: str) -> None:
-        if self._key in self._argument_keys:
-            self._late = raw
-        elif self._key in self._name_keys or (self._key == "function" and raw[:1] in _QUOTES):
-            value = _loads(raw)
-            if not isinstance(value, str) or not value.strip():
-                raise Malformed("call_without_name")
-            self._name = value.strip()
-            if self._bare and not self._calls.expects(self._name):
-                raise Malformed(NOT_A_CALL)
+        if self._key not in self._name_keys and (self._key != "function" or raw[:1] not in _QUOTES):
+            self._values.append((self._nested, self._key, raw))
+            return
+        value = _loads(raw)
+        if not isinstance(value, str) or not value.strip():
+            raise Malformed("call_without_name")
+        name = value.strip()
+        if self._bare and not self._calls.expects(name):
+            raise Malformed(NOT_A_CALL)
+        if self._name not in (None, name):
+            if self._key not in self._schemas.parameters(self._name or ""):
+                raise Malformed("duplicate_key")
+            self._values.append((self._nested, self._key, raw))
+            return
+        self._name, self._named_in = name, self._nested
 
     def _complete(self, text: str, end: int) -> None:
         if self._name is None:
             # Without a mark, an object that names no tool is JSON in the text: `{"type": "number"}`.
             raise Malformed(NOT_A_CALL if self._bare else "call_without_name")
         if self._reader is None:
-            late = self._late
-            self._late = None
+            source = self._source(self._name)
             self._begin_arguments(self._name)
-            self._write_late(late)
+            self._write_arguments(source)
+        elif self._wrapped() or any(key not in _OWN_KEYS for key, _ in self._flat(self._name)):
+            raise Malformed("duplicate_key")
         super()._complete(text, end)
         self._reset()
 
-    def _write_late(self, raw: str | None) -> None:
-        """Write arguments that came before the name, as a string of JSON, or not at all."""
-        if raw and raw[0] in _QUOTES:
+    # -- arguments that don't stream -----------------------------------------------------------
+
+    def _may_be_parameter(self, name: str, key: str) -> bool:
+        """Whether the tool has a parameter with this key of all arguments, which isn't the format's own."""
+        return key != "arguments" and key not in self._spec.keys and key in self._schemas.parameters(name)
+
+    def _wrapped(self) -> list[tuple[str, str]]:
+        """The keys and sources of values that may be all arguments."""
+        return [(key, raw) for _, key, raw in self._values if key in self._argument_keys and raw not in _NULLS]
+
+    def _flat(self, name: str) -> list[tuple[str, str]]:
+        """The keys and sources of values beside the name that are parameters of its tool."""
+        parameters = self._schemas.parameters(name)
+        beside = [(key, raw) for depth, key, raw in self._values if depth == self._named_in and key in parameters]
+        own = ("arguments", *self._spec.keys)
+        return [value for value in beside if value[0] not in own and value != ("type", '"function"')]
+
+    def _source(self, name: str) -> str:
+        """The source of arguments that came before the name, or beside it. Raises `Malformed` rather than drop one: the
+        call would do something else."""
+        wrapped, flat = self._wrapped(), self._flat(name)
+        if self._calls.refuses(name):
+            return wrapped[0][1] if wrapped else "{}"  # the call is text anyway
+        if len(wrapped) > len(self._argument_keys):
+            raise Malformed("duplicate_key")
+        whole = [value for value in wrapped if value not in flat or self._are_arguments(name, value[1])]
+        if len(whole) == 1 and all(value in whole or value[0] in _OWN_KEYS for value in flat):
+            return whole[0][1]
+        kept = dict(flat)
+        given = {key for _, key, raw in self._values if raw not in _NULLS}
+        if whole or len(kept) < len(flat) or given - kept.keys() - _OWN_KEYS:
+            raise Malformed("syntax")
+        if kept:
+            self._calls.repaired("schema")
+        return f"{{{', '.join(f'{json.dumps(key)}: {raw}' for key, raw in flat)}}}"
+
+    def _are_arguments(self, name: str, raw: str) -> bool:
+        """Whether an object, under a key that is also a parameter, holds all arguments of the tool."""
+        source = read_container(raw) if raw[:1] == "{" else None
+        value = None if source is None else loads(source)
+        if not isinstance(value, dict):
+            return False
+        return value.keys() <= self._schemas.parameters(name).keys() and fits(value, self._schemas.schema(name))
+
+    def _write_arguments(self, raw: str) -> None:
+        """Write arguments whose source is complete, also as a string of JSON."""
+        if raw[0] in _QUOTES:
             raw = str(_loads(raw)).strip()
             self._calls.repaired("lexical")
-        if not raw or raw in ("null", "None"):
+        if raw in _NULLS:
             raw = "{}"
         assert self._reader is not None
         try:
