@@ -198,7 +198,7 @@ class JsonCalls(Region):
                     end -= 1
                 self._raw.append(text[start:end])
                 if self._bare and self._key in self._name_keys:
-                    self._check_name(self._raw[-1])
+                    self._check_name()
                 self._wait = True
                 return end
             piece, pos = found.group(), found.end()
@@ -224,10 +224,15 @@ class JsonCalls(Region):
                     return found.start()
                 self._raw_depth -= piece in "}]"
 
-    def _check_name(self, piece: str) -> None:
-        """Raises `Malformed` if the name that goes on with this piece can't be that of a tool, so that no other JSON is
-        held back."""
-        if piece.strip().strip(_QUOTES) and not self._calls.expects("".join(self._raw).strip().strip(_QUOTES)):
+    def _check_name(self) -> None:
+        """Raises `Malformed` if the name that has begun can't be that of a tool, so that no other JSON is held back.
+
+        Judges only what the end of the name would: not white space around it, nor what follows an escape.
+        """
+        if len(self._raw) > _MAX_KEY:
+            return  # to put it together again and again would take too long
+        begun = "".join(self._raw).lstrip()[1:].partition("\\")[0]
+        if not self._calls.expects(begun.strip().rstrip(_QUOTES).rstrip()):
             raise Malformed(NOT_A_CALL)
 
     def _ends_string(self, quote: str, text: str, pos: int, final: bool) -> bool:

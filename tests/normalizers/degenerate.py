@@ -42,6 +42,9 @@ def degenerate(spec: FormatSpec) -> Iterator[tuple[str, str]]:
     for unit in dict.fromkeys((*UNITS, *marks[:4], *(mark[:-1] for mark in marks[:4]))):
         for head in dict.fromkeys(("", "[", "functools[", opener, f"{opener}[")):
             yield head, unit
+    yield '{"name": "', "\\u0070"
+    for unit in ('"limit": 1, ', '"input": 1, ', '"arguments": [], '):
+        yield f'{opener}{{"name": "search", ', unit
     for unit in TRIES.values():
         yield "", unit
         if spec.think:

@@ -8,12 +8,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normalizers import Event, FormatSpec, TextDelta, coalesce, fold, get, names, normalizer
 from normalizers.write.render import render_calls
-from tests.normalizers.splits import tool
+from tests.normalizers.splits import parse, tool
+from tests.support.thorough import examples
 
 WEATHER = tool("get_weather", ["city"], city="string", days="integer", unit={"enum": ["celsius", "fahrenheit"]})
 TOOLS = [WEATHER, tool("get_weather_map", zoom="number"), tool("ping"), tool("add", ["a", "b"], a="number", b="number")]
@@ -338,3 +339,30 @@ def test_a_back_tick_that_ends_the_reasoning_quotes_no_call_behind_it(name: str)
         assert [call.name for call in fold(whole[0]).tool_calls] == ["ping"]
         for pieces in (list(text), *([text[:at], text[at:]] for at in range(1, len(text)))):
             assert read(name, pieces) == whole
+
+
+NAMES = ["get_weather", "größe", "get weather", 'a"b', "a\\b", "it's", "工具", "👍", "f'"]
+
+
+@st.composite
+def written_names(draw: st.DrawFn) -> tuple[str, str]:
+    """A name, and JSON of it with blanks around it and escapes of any of its characters."""
+    name = draw(st.sampled_from(NAMES))
+    before, after = draw(st.text(" \t\n", max_size=3)), draw(st.text(" \t\n", max_size=3))
+    written = ""
+    for char in before + name + after:
+        units = char.encode("utf-16-be").hex()
+        escaped = "".join(f"\\u{units[at : at + 4]}" for at in range(0, len(units), 4))
+        written += draw(st.sampled_from([json.dumps(char, ensure_ascii=False)[1:-1], escaped]))
+    return name, f'"{written}"'
+
+
+@pytest.mark.parametrize("name", [*JSON_FORMATS, *OTHERS])
+@given(written=written_names(), key=st.sampled_from(["name", "tool"]))
+@settings(max_examples=examples(20))
+def test_a_name_is_read_however_json_spells_it_and_however_it_is_cut(
+    name: str, written: tuple[str, str], key: str
+) -> None:
+    tools = [tool(written[0], city="string"), tool("other")]
+    message = parse(name, f'{{"{key}": {written[1]}, "arguments": {{"city": "x"}}}}', tools, cuts=True)
+    assert [(call.name, call.arguments) for call in message.tool_calls] == [(written[0], '{"city": "x"}')]
