@@ -307,7 +307,9 @@ class OllamaBackend(OpenAIBackend):
         body: dict[str, Any] = {"model": self.model.upstream_name, "stream": False, "options": self._settings}
         if keep_alive is not None:
             body["keep_alive"] = -1 if keep_alive == math.inf else keep_alive
-        response = await self.accepted(self._generate_head, body)
+        # Only this call loads a model that makes vectors alone, and only the other one unloads.
+        head = self._embed_head if self.model.role == "embedding" and keep_alive != 0 else self._generate_head
+        response = await self.accepted(head, body)
         try:
             await response.read(MAX_ERROR_BODY)
         finally:

@@ -31,7 +31,8 @@ Client = httpx.Client
 
 @pytest.fixture
 def serving(test_model: Path, tmp_path: Path) -> Iterator[Callable[..., Client]]:
-    """Starts a gateway with the model `tiny`, whose residence is given, `echo`, and `far`, another's server."""
+    """Starts a gateway with the model `tiny`, whose residence is given, `vectors`, `echo`, and `far`, another's
+    server."""
     if find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed")
     with ExitStack() as stack:
@@ -47,11 +48,19 @@ def serving(test_model: Path, tmp_path: Path) -> Iterator[Callable[..., Client]]
                 engine=Runtime(threads=1, parallel=1),
                 residence=Residence(**residence),
             )
+            vectors = Model(
+                name="vectors",
+                runtime="llama.cpp",
+                role="embedding",
+                path=test_model,
+                context_window=512,
+                engine=Runtime(threads=1, parallel=1),
+            )
             far = Model(name="far", runtime="openai", base_url=f"http://127.0.0.1:{free_port()}")
             config = Config(
                 source=tmp_path / "config.yaml",
                 active_model="tiny",
-                models={"tiny": tiny, "far": far, "echo": Model(name="echo", runtime="echo")},
+                models={"tiny": tiny, "vectors": vectors, "far": far, "echo": Model(name="echo", runtime="echo")},
                 state_dir=tmp_path / "state",
                 server=Server(**NO_COMMENTS),
             )
@@ -167,6 +176,26 @@ def test_ollama_s_empty_prompt_loads_and_unloads(body: dict[str, Any], serving: 
     unloaded = client.post(path, json={"model": "tiny", "keep_alive": 0, **body}).json()
     assert (unloaded["done"], unloaded["done_reason"], state(client)) == (True, "unload", "stopped")
     assert client.get("/api/ps").json()["models"] == []
+
+
+@pytest.mark.parametrize("body", [{}, {"input": ""}, {"input": []}, {"input": None}, {"dimensions": 2}])
+@pytest.mark.parametrize("path", ["/api/embed", "/api/embeddings"])
+def test_a_model_of_vectors_is_loaded_without_a_text(
+    path: str, body: dict[str, Any], serving: Callable[..., Client]
+) -> None:
+    client = serving()
+    empty = {"model": "vectors", "embeddings": []} if path == "/api/embed" else {"embedding": []}
+
+    def asked(**keep: Any) -> tuple[Any, str]:
+        answer = client.post(path, json={"model": "vectors", **body, **keep})
+        return answer.json(), client.get("/ready/vectors").json()["state"]
+
+    assert asked(keep_alive=-1) == (empty, "ready")
+    assert client.get("/api/ps").json()["models"][0]["expires_at"].startswith("9999")
+    assert asked() == (empty, "ready")
+    assert asked(keep_alive=0) == (empty, "stopped")
+    for name, status in (("tiny", 400), ("nobody", 404)):
+        assert client.post(path, json={"model": name, **body}).status_code == status
 
 
 @pytest.mark.parametrize("path", ["/api/chat", "/api/generate"])

@@ -281,4 +281,11 @@ async def test_how_long_an_ollama_keeps_the_model() -> None:
     assert (answer.status, ollama.requests[-1]["keep_alive"]) == (200, "5m")
     async with before(ollama, "vectors", role="embedding") as gateway:
         answer = await gateway.ask({"model": "m", "input": "a", "keep_alive": 60}, "/api/embed")
-    assert (answer.status, ollama.requests[-1]["keep_alive"]) == (200, 60)
+        assert (answer.status, ollama.requests[-1]["keep_alive"]) == (200, 60)
+        for path, empty in (("/api/embed", {"model": "m", "embeddings": []}), ("/api/embeddings", {"embedding": []})):
+            for keep in ({}, {"keep_alive": "5m"}, {"keep_alive": 0}, {"keep_alive": -1}):
+                answer = await gateway.ask({"model": "m", **keep}, path)
+                assert (answer.status, answer.json) == (200, empty)
+        assert (await gateway.ask({}, "/v1/models/m/load")).status == 200
+    heard = [request.get("keep_alive") for request in ollama.requests[-9:]]
+    assert heard == [None, 300, 0, -1, None, 300, 0, -1, None]

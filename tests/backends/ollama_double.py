@@ -52,6 +52,7 @@ class Recorded:
 RECORDED = {
     "thinking": Recorded("0.33", "any effort, no such capability", 400, '"{model}" does not support thinking'),
     "tools": Recorded("source", "tools, no such capability", 400, "{model} does not support tools"),
+    "completion": Recorded("source", "a prompt, a model of vectors alone", 400, '"{model}" does not support generate'),
     "insert": Recorded("source", "a suffix, no such capability", 400, "{model} does not support insert"),
     # Its status wasn't noted.
     "multimodal": Recorded(
@@ -259,6 +260,8 @@ class OllamaDouble:
         self.requests.append(request)
         if (fault := self._fault(request)) is not None:
             return _json(writer, fault[0], {"error": fault[1]})
+        if not request.get("input"):
+            return _json(writer, 200, {"model": request["model"], "embeddings": []})
         able = self.models[request["model"]]
         if able is not None and "embedding" not in able:
             recorded = RECORDED["embeddings"]
@@ -290,8 +293,12 @@ class OllamaDouble:
         self.requests.append(request)
         if (fault := self._fault(request)) is not None:
             return _json(writer, fault[0], {"error": fault[1]})
+        able, unloads = self.models[request["model"]], not request.get("prompt") and request.get("keep_alive") == 0
+        if able is not None and "completion" not in able and not unloads:
+            recorded = RECORDED["completion"]
+            return _json(writer, recorded.status, {"error": recorded.error.format(model=request["model"])})
         if not request.get("prompt"):
-            reason = "unload" if request.get("keep_alive") == 0 else "load"
+            reason = "unload" if unloads else "load"
             return _json(writer, 200, {"model": request["model"], "response": "", "done": True, "done_reason": reason})
         prompt, refusal = self._fits(request, len(request["prompt"].split()))
         if refusal is not None:

@@ -134,8 +134,15 @@ def _dropped(warnings: list[Warning]) -> Headers:
 
 
 async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
-    """Loads the model, or unloads it if `keep_alive` is 0; needs no message and no prompt."""
-    route, kept = _route(request.gateway, wanted.model), wanted.kept_seconds
+    """The answer to a request without a message and without a prompt."""
+    route = _route(request.gateway, wanted.model)
+    await _put_in_memory(request, wanted, route)
+    return JSON(_encoder(wanted, route, generate=generate).loaded("unload" if wanted.kept_seconds == 0 else "load"))
+
+
+async def _put_in_memory(request: Request, wanted: Asked, route: Route) -> None:
+    """Loads the model, or unloads it if `keep_alive` is 0."""
+    kept = wanted.kept_seconds
     check(route.model, request.caller)
     ours = route.engine is not None or route.model.runtime == "ollama"
     if ours and _decides(request):
@@ -146,7 +153,6 @@ async def _load(request: Request, wanted: Common, *, generate: bool) -> ASGIApp:
         )
     else:
         await request.gateway.ready(route.model.name)
-    return JSON(_encoder(wanted, route, generate=generate).loaded("unload" if kept == 0 else "load"))
 
 
 def _keep(request: Request, route: Route, wanted: Asked, warnings: list[Warning]) -> dict[str, Any]:
@@ -176,6 +182,9 @@ def _decides(request: Request) -> bool:
 async def embed(request: Request) -> ASGIApp:
     asked, unknown, wanted = await request.translated(partial(_embedding, of="input"))
     began = time.time()
+    if wanted is None:
+        await _put_in_memory(request, asked, _vector_route(request.gateway, asked.model))
+        return JSON({"model": asked.model, "embeddings": []})
     vectors, told, headers = await _vectors(request, asked, unknown, wanted)
     answer = {
         "model": asked.model,
@@ -188,15 +197,23 @@ async def embed(request: Request) -> ASGIApp:
 
 
 async def embeddings(request: Request) -> ASGIApp:
-    asked = await request.translated(partial(_embedding, of="prompt"))
-    vectors, told, headers = await _vectors(request, *asked)
+    asked, unknown, wanted = await request.translated(partial(_embedding, of="prompt"))
+    if wanted is None:
+        await _put_in_memory(request, asked, _vector_route(request.gateway, asked.model))
+        return JSON({"embedding": []})
+    vectors, told, headers = await _vectors(request, asked, unknown, wanted)
     return JSON({"embedding": vectors.data[0].embedding, **told}, headers)
 
 
-def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list[Warning], CreateEmbedding]:
-    """What was asked, without its texts; fields that nobody knows; the same for OpenAI's API. of: the texts' field."""
+def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list[Warning], CreateEmbedding | None]:
+    """What was asked, without its texts; fields that nobody knows; the same for OpenAI's API, None without texts.
+
+    of: the texts' field.
+    """
     asked, unknown = _parsed(Embed, data)
     texts = asked.input if of == "input" else asked.prompt or ""
+    if not texts:
+        return asked, unknown, None
     wanted = CreateEmbedding([*texts] if isinstance(texts, list) else texts, service_tier=asked.service_tier)
     return replace(asked, input="", prompt=None), unknown, wanted.checked()
 
@@ -205,8 +222,7 @@ async def _vectors(
     request: Request, asked: Embed, unknown: list[Warning], wanted: CreateEmbedding
 ) -> tuple[Vectors, dict[str, Any], Headers]:
     """The vectors, and what else the answer says: fields and headers."""
-    name = plain_name(asked.model)
-    route = request.gateway.route(name, "embedding")
+    name, route = plain_name(asked.model), _vector_route(request.gateway, asked.model)
     warnings = _warnings(asked, route, unknown)
     kept = {name: Raw(encode(value)) for name, value in _keep(request, route, asked, warnings).items()}
     fields = {**wanted.fields, **kept}
@@ -270,6 +286,10 @@ async def version(request: Request) -> ASGIApp:
 
 def _route(gateway: Gateway, name: str) -> Route:
     return gateway.route(plain_name(name), "chat")
+
+
+def _vector_route(gateway: Gateway, name: str) -> Route:
+    return gateway.route(plain_name(name), "embedding")
 
 
 def _encoder(

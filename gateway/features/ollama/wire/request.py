@@ -223,7 +223,7 @@ HOLDS_PROMPTS = ("llama.cpp", "ollama")
 
 
 class Embed(Asked, kw_only=True):
-    """`/api/embed`, and `/api/embeddings` with its `prompt`."""
+    """`/api/embed`, and `/api/embeddings` with its `prompt`. Without a text it only loads or unloads the model."""
 
     input: str | list[str] = ""
     prompt: str | None = None
