@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
 MAX_OPEN = 32
 """The most open batches of one user."""
-RESULTS = 64
-"""How many answers to read at a time."""
+FETCHED = {"yield_per": 8}
+"""How many lines come from the database at a time: long ones aren't all in memory."""
 
 State = Status | Literal["expiring"]
 """A batch's status in the store. `expiring`: it ran out of time; clients see `finalizing` until its files are there."""
@@ -193,12 +193,23 @@ class BatchStore:
         await self.move(id, "failed", failed_at=self.now(), errors=errors)
 
     async def pending(self, id: str, after: Pending | None, limit: int) -> list[Pending]:
-        """The next lines without an answer, grouped by model."""
+        """The next lines without an answer, grouped by model: at most `limit`, and few if they are long."""
         model, number = (after.model, after.number) if after is not None else ("", -1)
         values = {"id": id, "model": model, "number": number, "limit": limit}
-        rows = await self._store.read(lambda connection: list(connection.execute(_PENDING, values)))
-        kept = [(row, decode_kept(row.request)) for row in rows]
-        return [Pending(row.number, row.model, line.custom_id, bytes(line.body)) for row, line in kept]
+
+        def work(connection: Connection) -> list[Pending]:
+            found: list[Pending] = []
+            size = 0
+            with connection.execute(_PENDING, values, execution_options=FETCHED) as rows:
+                for row in rows:
+                    line = decode_kept(row.request)
+                    found.append(Pending(row.number, row.model, line.custom_id, bytes(line.body)))
+                    size += len(row.request)
+                    if size >= PART:
+                        break
+            return found
+
+        return await self._store.read(work)
 
     async def room(self, principal: Principal, maximum: int) -> bool:
         """Whether the user's files, and the lines and answers of open batches, have fewer than `maximum` bytes."""
@@ -256,17 +267,13 @@ class BatchStore:
         await self._store.write(end)
 
     async def _write_lines(self, id: str, output: _File, errors: _File, why: str | None) -> None:
-        """Writes all answers, except those still in the files' buffers. why: the error of lines without an answer."""
-        after = -1
-        while rows := await self._store.read(_reader(id, after)):
-            for row in rows:
-                if row.answer is not None:
-                    (errors if row.failed else output).add(row.answer.encode())
-                elif why is not None:
-                    errors.add(unanswered(decode_kept(row.request).custom_id, why))
-            after = rows[-1].number
-            for file in (output, errors):
-                if len(file.buffer) >= PART:
+        """Writes all answers, but for the last part of each file. why: the error of lines without an answer."""
+        after: int | None = -1
+        while after is not None:
+            after, answers, faults = await self._store.read(_reader(id, after, why))
+            for file, lines in ((output, answers), (errors, faults)):
+                file.add(lines)
+                while file.has_part:
                     await self._store.write(file.flush)
 
 
@@ -276,18 +283,24 @@ class _File:
     def __init__(self, id: str) -> None:
         self.id = id
         self.size = 0
-        self.buffer = b""
+        self._rest = bytearray()
         self._number = 0
 
-    def add(self, line: bytes) -> None:
-        self.buffer += line + b"\n"
+    @property
+    def has_part(self) -> bool:
+        return len(self._rest) >= PART
+
+    def add(self, lines: bytes) -> None:
+        self._rest += lines
 
     def flush(self, connection: Connection) -> None:
-        if self.buffer:
-            file_store.add_part(connection, self.id, self._number, self.buffer)
-            self.size += len(self.buffer)
+        """Writes a part, or what is left of one."""
+        if self._rest:
+            part = bytes(self._rest[:PART])
+            file_store.add_part(connection, self.id, self._number, part)
+            self.size += len(part)
             self._number += 1
-            self.buffer = b""
+            del self._rest[:PART]
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
@@ -302,9 +315,24 @@ async def prune(store: Store, config: Config, now: float) -> int:
     )
 
 
-def _reader(id: str, after: int) -> Callable[[Connection], list[Row[Any]]]:
-    values = {"id": id, "after": after, "limit": RESULTS}
-    return lambda connection: list(connection.execute(_RESULTS, values))
+def _reader(id: str, after: int, why: str | None) -> Callable[[Connection], tuple[int | None, bytes, bytes]]:
+    """The number of the last line that was read, None if there is none, and what comes next in both files: PART bytes,
+    or more by the last line."""
+
+    def work(connection: Connection) -> tuple[int | None, bytes, bytes]:
+        last, answers, faults = None, bytearray(), bytearray()
+        with connection.execute(_RESULTS, {"id": id, "after": after}, execution_options=FETCHED) as rows:
+            for row in rows:
+                last = row.number
+                if row.answer is not None:
+                    (faults if row.failed else answers).extend(row.answer.encode() + b"\n")
+                elif why is not None:
+                    faults.extend(unanswered(decode_kept(row.request).custom_id, why) + b"\n")
+                if len(answers) + len(faults) >= PART:
+                    break
+        return last, bytes(answers), bytes(faults)
+
+    return work
 
 
 def _file_row(batch: Batch, file: _File, name: str, now: int) -> dict[str, Any]:
@@ -375,8 +403,7 @@ _COUNT_ANSWER = text(
     "WHERE id = :id"
 )
 _RESULTS = text(
-    "SELECT number, request, answer, failed FROM batch_lines WHERE batch_id = :id AND number > :after "
-    "ORDER BY number LIMIT :limit"
+    "SELECT number, request, answer, failed FROM batch_lines WHERE batch_id = :id AND number > :after ORDER BY number"
 )
 _FILES = text("UPDATE batches SET output_id = :output_id, error_id = :error_id WHERE id = :id")
 _MORE_BYTES = text("UPDATE batches SET bytes = bytes + :bytes WHERE id = :id")
