@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 from uvicorn.importer import import_from_string
@@ -21,7 +22,7 @@ from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL, JSON_TYPE, ASGIClient, Client
 from gateway.server.keys import KeyFile, Keyring
-from gateway.server.principal import ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, STRANGER_KEY, Principal
+from gateway.server.principal import ADMIT_KEY, ANYBODY, CALLER_KEY, LOCAL, SCOPE_KEY, STRANGER_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import Caller, encode
 
@@ -114,7 +115,9 @@ class API:
         try:
             agent = self.access.agent
             is_open = path in OPEN_PATHS or path.startswith(PAGE)
-            principal = ANYBODY if is_open else self.authenticate(scope["headers"], keys.wanted(method, path))
+            needed = keys.wanted(method, path)
+            principal = ANYBODY if is_open else self.authenticate(scope["headers"], needed)
+            scope[ADMIT_KEY] = partial(self._take, scope, agent, needed)
             scope[STRANGER_KEY] = is_open and _is_stranger(self.authenticate, scope["headers"])
             await self._dispatch.answer_as(principal, agent, scope, receive, tracked)
         except GatewayError as error:
@@ -144,16 +147,20 @@ class API:
         path = scope["path"]
         try:
             self.access.admit(scope["headers"])
-            agent = self.access.agent
-            principal = scope[SCOPE_KEY] = self.authenticate(scope["headers"])
+            scope[ADMIT_KEY] = admit = partial(self._take, scope, self.access.agent, "models")
+            await admit()
             if (serve := self.websockets.get(path.encode())) is None:
                 raise not_found("GET", path)
         except GatewayError as error:
             await _send_error(_before_handshake(send), error, path)
             return
+        await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
+
+    async def _take(self, scope: Scope, agent: bytes, needed: str) -> None:
+        """Notes whose request it is, by the present state of the key. Raises as `authenticate` and `caller`."""
+        principal = scope[SCOPE_KEY] = self.authenticate(scope["headers"], needed)
         scope[CALLER_KEY] = await self.caller(agent, principal)
         tenant.set(principal.tenant)
-        await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
 
     def _apply(self, needed: bool = False) -> None:
         """Applies the gateway's current configuration. needed: a key was needed until now."""

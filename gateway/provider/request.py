@@ -62,13 +62,8 @@ class RuntimeConfig:
 
 
 SAMPLING = (
-    "temperature",
-    "max_tokens",
-    "top_p",
-    "seed",
-    "frequency_penalty",
-    "presence_penalty",
-    "stop_sequences",
+    *("temperature", "max_tokens", "top_p", "seed"),
+    *("frequency_penalty", "presence_penalty", "stop_sequences"),
 )
 """The fields of RuntimeConfig that have a meaning of their own."""
 

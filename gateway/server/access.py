@@ -18,14 +18,8 @@ LOOPBACK = frozenset(("localhost", "host.docker.internal", "host.containers.inte
 """Names that always mean this machine. The last two are its names in containers."""
 METHODS = b"GET, POST, PUT, PATCH, DELETE, OPTIONS"
 EXPOSED = (
-    *(
-        "x-ctxgate-mended",
-        "x-ctxgate-healed",
-        "x-ctxgate-enforced",
-        "x-ctxgate-fallback",
-        "x-ctxgate-estimate",
-        "x-ctxgate-spoken-by",
-    ),
+    *("x-ctxgate-mended", "x-ctxgate-healed", "x-ctxgate-enforced", "x-ctxgate-fallback"),
+    *("x-ctxgate-estimate", "x-ctxgate-spoken-by"),
     *("x-ctxgate-dropped-tools", "x-ctxgate-dropped-items", "x-ctxgate-dropped-options", "x-ctxgate-skipped"),
     *("x-ctxgate-call-probability", "retry-after"),
     *("x-ratelimit-limit-requests", "x-ratelimit-remaining-requests", "x-ratelimit-reset-requests"),

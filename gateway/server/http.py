@@ -18,7 +18,7 @@ from uvicorn.importer import import_from_string
 
 from gateway.core import Gateway
 from gateway.core.in_thread import LARGE, in_thread_if_large
-from gateway.errors import ProviderInvalidRequest
+from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.server.asgi import (
     ASGIApp,
     ClientGone,
@@ -34,7 +34,7 @@ from gateway.server.asgi import (
 from gateway.server.bodies import SCOPE_KEY as BODY_KEY
 from gateway.server.bodies import read_body
 from gateway.server.keepalive import SSE_HEADERS
-from gateway.server.principal import CALLER_KEY, SCOPE_KEY, Principal
+from gateway.server.principal import ADMIT_KEY, CALLER_KEY, SCOPE_KEY, Principal
 from gateway.services import Services
 from gateway.wire.chat import Caller, encode
 
@@ -159,7 +159,8 @@ def download(file: BinaryIO, name: str, kind: str, headers: Mapping[str, str]) -
 class EventStream:
     """Sends server-sent events as they come, or the frames of another format, which its headers name.
 
-    Closes the connection of a client that reads none for SLOW_SECONDS.
+    Closes the connection of a client that reads none for SLOW_SECONDS, and before it tells anything that came after
+    the client's key was revoked.
     """
 
     def __init__(self, frames: AsyncIterator[bytes], headers: Headers = SSE_HEADERS) -> None:
@@ -171,9 +172,10 @@ class EventStream:
         if scope["method"] != "HEAD":
             async for frame in self._frames:
                 try:
+                    await scope[ADMIT_KEY]()
                     async with asyncio.timeout(SLOW_SECONDS):
                         await send({"type": "http.response.body", "body": frame, "more_body": True})
-                except TimeoutError:
+                except (TimeoutError, GatewayError):
                     return  # the server closes the connection of an unfinished response
         await send({"type": "http.response.body", "body": b""})
 

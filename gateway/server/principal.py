@@ -68,6 +68,10 @@ SCOPE_KEY = "ctxgate.principal"
 CALLER_KEY = "ctxgate.caller"
 """Where a `Caller` is in an ASGI scope."""
 
+ADMIT_KEY = "ctxgate.admit"
+"""The key in an ASGI scope of a coroutine function, for what goes on for long: it looks at the caller's key again. It
+raises GatewayError, ProviderAuthentication for one that is revoked."""
+
 MAX_CLIENTS = 200
 """The most program names of one key to distinguish: a program may send any name, and the store keeps them."""
 MAX_KNOWN = 1000

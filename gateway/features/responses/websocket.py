@@ -14,14 +14,14 @@ from typing import Any
 import msgspec
 
 from gateway.core.in_thread import in_thread_if_large
-from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderRateLimit
+from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
 from gateway.features.responses.endpoints import ResponseInProgress, is_stored, prepared
 from gateway.features.responses.wire.request import CreateResponse, Item
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
 from gateway.server.client import INTERNAL
 from gateway.server.http import Request
-from gateway.server.principal import CALLER_KEY, Principal
+from gateway.server.principal import ADMIT_KEY, CALLER_KEY, Principal
 from gateway.server.principal import SCOPE_KEY as PRINCIPAL_KEY
 from gateway.server.websocket import SCOPE_KEY, WebSocket
 from gateway.services import Services
@@ -33,7 +33,7 @@ LIFE_SECONDS = 3600.0
 """Seconds after which a connection takes no further request: OpenAI's limit."""
 LARGEST_CONVERSATION = 32 * 1024 * 1024
 """Bytes of JSON that a connection keeps of its last response."""
-CLOSED, RESTARTS = 1000, 1012
+CLOSED, POLICY, RESTARTS = 1000, 1008, 1012
 
 log = logging.getLogger("ctxgate")
 
@@ -108,7 +108,14 @@ class _Connection:
                     asked, body = await self._asked.get()
                 self._idle_since(None)
                 try:
+                    await self._scope[ADMIT_KEY]()
                     await self._answer(asked)
+                except ProviderAuthentication as error:  # the key was revoked, or has lost its scope
+                    await self._refuse(error)
+                    await self._send({"type": "websocket.close", "code": POLICY})
+                    return
+                except GatewayError as error:
+                    await self._refuse(error)
                 finally:
                     body.close()
                 if self._protocol is not None and self._protocol.ending:
