@@ -397,16 +397,19 @@ class LlamaCppBackend(OpenAIBackend):
         return reply
 
     async def forward(self, sent: Forward) -> Forwarded:
-        if sent.owner is None or (placing := self._placing(sent.owner)) is None:
-            return await super().forward(sent)
-        if isinstance(sent.body, bytes):
+        fields: dict[str, Raw] | None = None
+        if isinstance(sent.body, bytes) and sent.body:
             fields = msgspec.json.decode(sent.body, type=dict[str, Raw])
-            turn = await self._placed_text("infill", fields, sent.owner)
-            sent = replace(sent, body=encode(fields))
-        else:
-            turn = placing[0].anywhere(placing[1], sent.owner)
+            if "messages" in fields:
+                messages.edit(fields, messages.media_is_data)
+        turn = None
+        if sent.owner is not None and (placing := self._placing(sent.owner)) is not None:
+            if fields is None:
+                turn = placing[0].anywhere(placing[1], sent.owner)
+            else:
+                turn = await self._placed_text("infill", fields, sent.owner)
         with turn or NOWHERE:
-            answer = await super().forward(sent)
+            answer = await super().forward(sent if fields is None else replace(sent, body=encode(fields)))
         return answer if turn is None else TrackedForwarded(answer, turn.leave)
 
     async def _placed_text(self, endpoint: str, fields: dict[str, Raw], owner: str) -> PromptPlace | None:

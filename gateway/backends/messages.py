@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Raw
 
-from gateway.errors import ImagesUnsupported, ProviderUnsupportedContentBlock
+from gateway.errors import ImagesUnsupported, ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.wire.chat import decode, encode
 
 Edit = Callable[[dict[str, Any], int], None]
@@ -23,7 +23,7 @@ DEVELOPER = rb'"developer"'
 TOOL_CALLS = rb'"tool_calls"'
 NULL_CONTENT = rb'"content"\s*:\s*null'
 CONTENT_PARTS = rb'"content"\s*:\s*\['
-MEDIA = rb'"(?:image_url|input_audio|input_video|video_url|file)"'
+MEDIA = rb'"(?:image_url|audio_url|video_url|input_audio|input_video|file)"'
 REFUSAL = rb'"refusal"\s*(?::\s*"|[,}])'
 """A refusal, or a part of that type; clients send a null in each answer without one."""
 ESCAPED_ASCII = rb"\\u00[2-7]"
@@ -37,7 +37,10 @@ def needs(*patterns: bytes) -> Callable[[bytes], re.Match[bytes] | None]:
 
 
 def edit(fields: dict[str, Raw], *edits: Edit) -> None:
+    """Raises what they raise, and ProviderInvalidRequest for what is no chat."""
     messages = decode(fields["messages"])
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise ProviderInvalidRequest("messages: must be a list of objects", param="messages")
     for position, message in enumerate(messages):
         for change in edits:
             change(message, position)

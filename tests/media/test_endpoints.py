@@ -319,3 +319,36 @@ async def test_a_key_s_limits_and_scopes_hold() -> None:
         assert await status(upstream, "/upstream/m/a") == (200, None)
         assert await status(upstream, "/upstream/m/a") == (429, "rate_limit_exceeded")
         assert len(gateway.engine.requests) == 2
+
+
+ELSEWHERE = "http://169.254.169.254/latest"
+PARTS: dict[str, dict[str, Any]] = {
+    "a picture": {"type": "image_url", "image_url": {"url": ELSEWHERE}},
+    "a picture's bare address": {"type": "image_url", "image_url": ELSEWHERE},
+    "a sound": {"type": "input_audio", "input_audio": {"url": ELSEWHERE}},
+    "a sound's address": {"type": "audio_url", "audio_url": {"url": ELSEWHERE}},
+    "a film": {"type": "video_url", "video_url": {"url": ELSEWHERE}},
+    "a file of this machine": {"type": "image_url", "image_url": {"url": "file:///etc/passwd"}},
+    "a path": {"type": "image_url", "image_url": {"url": "/etc/passwd"}},
+}
+
+
+@pytest.mark.parametrize("name", PARTS)
+async def test_no_address_reaches_llama_cpp(name: str) -> None:
+    """Which fetches what it leads to: neither by a chat nor by what only makes its prompt."""
+    asking = {"model": "m", "messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, PARTS[name]]}]}
+    twice = json.dumps(asking).replace('"image_url": {', '"image_url": {"url": "data:image/png;base64,", ')
+    async with running(answers(b'{"prompt": "a"}'), runtime="llama.cpp") as gateway:
+        for path in ("/v1/chat/completions", "/v1/apply-template", "/apply-template"):
+            for body in (json.dumps(asking), twice, twice.replace("image_url", "image\\u005furl")):
+                answer = await gateway.ask(body.encode(), path)
+                assert (answer.status, answer.error["code"]) == (400, "unsupported_content_block"), (path, answer)
+        others: tuple[Any, ...] = ("x", [1], {"content": []})
+        for messages in others:
+            refused = await gateway.ask({"model": "m", "messages": messages}, "/apply-template")
+            assert refused.status == 400, refused
+        data = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+        allowed = {"model": "m", "messages": [{"role": "user", "content": [data]}]}
+        assert (await gateway.ask(allowed, "/apply-template")).status == 200
+        sent = [exchange for exchange in gateway.engine.requests if exchange.body]
+        assert not [exchange for exchange in sent if b"169.254" in exchange.body or b"passwd" in exchange.body]
