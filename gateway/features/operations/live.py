@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
+from itertools import chain
 from time import monotonic, time
 from typing import Any
 
 from msgspec.structs import asdict
 
 from gateway.core import Gateway, Run
+from gateway.core.route import Route
 from gateway.errors import ProviderRateLimit
 from gateway.features.operations.snapshot import snapshot
 from gateway.observe.request_log import LogEntry, key_of
@@ -56,7 +58,8 @@ def entry(row: LogEntry) -> Json:
 def in_flight(gateway: Gateway) -> Iterator[Json]:
     """The requests without a complete answer, the oldest of each model first."""
     now = monotonic()
-    for name, route in (*gateway.routes.items(), *((each.model.name, each) for each in gateway.leaving.values())):
+    for route in _routes(gateway):
+        name = route.model.name
         if not route.requests.count:
             continue  # of thousands of models, most have none
         # A copy: requests come and go while the lines are made, if those ask for the progress of one.
@@ -74,12 +77,17 @@ def in_flight(gateway: Gateway) -> Iterator[Json]:
 def find(gateway: Gateway, key: str) -> tuple[Json, Any] | None:
     """A request without a complete answer by its key or its completion's id, and its recording; None: there is none."""
     now = monotonic()
-    for name, route in gateway.routes.items():
+    for route in _routes(gateway):
         for run in route.requests.runs:
             recording = run.answer.recording
             if key == key_of(run.began) or (recording is not None and key == recording.completion_id):
-                return _run(name, run, now), recording
+                return _run(route.model.name, run, now), recording
     return None
+
+
+def _routes(gateway: Gateway) -> Iterator[Route]:
+    """Those of the configured models, then those that a reload removed and that still answer."""
+    return chain(gateway.routes.values(), gateway.leaving.values())
 
 
 def _run(model: str, run: Run, now: float) -> Json:

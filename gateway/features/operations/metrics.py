@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from typing import NamedTuple, TypeVar, get_args
 
@@ -175,8 +176,13 @@ class _Metrics:
         asides = CounterMetricFamily(
             "ctxgate_put_asides", "Flex answers that gave way in the middle.", labels=["model"]
         )
+        leaving: Counter[str] = Counter()
+        for former in self._gateway.leaving.values():
+            leaving[former.model.name] += former.requests.count
+        for name in leaving.keys() - self._gateway.routes.keys():
+            in_flight.add_metric([name], leaving[name])
         async for name, route in _in_turns(self._gateway.routes):
-            in_flight.add_metric([name], route.requests.count)
+            in_flight.add_metric([name], route.requests.count + leaving[name])
             status = route.engine.status() if route.engine is not None else None
             line = waiting(route, status)
             queue.add_metric([name], line["waiting"])
