@@ -69,6 +69,7 @@ class Room:
             folder(self.config, tenant, room_id),
             lambda: records(self.config.section(Rooms).tools, self.store, tenant),
             self.light,
+            writer=self.config.section(Rooms).tools.summary_model or "default",
         )
         return replace(self, context=context)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from gateway.features.rooms.schemas import encode
 from gateway.features.rooms.transaction import sound
 from normalizers import registry
 from tests.gateway.double import answers, endless, silence
+from tests.operations.running import gateway
 from tests.patience import PATIENCE
 from tests.rooms.running import calls, house, of_type, speaks
 from tests.store.postgresql import start
@@ -79,6 +82,45 @@ async def test_a_room_without_a_policy_has_no_tools_and_knows_its_past(tmp_path:
         {"role": "assistant", "content": "One."},
         {"role": "user", "content": "Say 2"},
     ]
+
+
+HELPER = {"runtime": "llama.cpp", "path": "weights", "context_window": 1024}
+ECHO = {"runtime": "echo"}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "rooms"),
+    [
+        ({"m": ECHO, "helper": HELPER}, {"m": ECHO}, {}),
+        ({"m": ECHO, "helper": HELPER}, {"m": ECHO, "another": HELPER}, {}),
+        ({"m": ECHO}, {"n": ECHO}, {}),
+        ({"m": ECHO, "helper": ECHO}, {"m": ECHO, "another": ECHO}, {"summary_model": "helper"}),
+        ({"m": ECHO}, {"n": ECHO}, {"summary_model": "default"}),
+    ],
+    ids=["lightest removed", "lightest renamed", "active renamed", "configured renamed", "default"],
+)
+def test_a_reload_that_takes_the_writer_of_summaries_fails_no_turn(
+    tmp_path: Path, before: dict[str, Any], after: dict[str, Any], rooms: dict[str, str]
+) -> None:
+    (tmp_path / "_models").mkdir()
+    (tmp_path / "_models/weights").write_bytes(b"x")
+
+    def written(models: dict[str, Any]) -> str:
+        tools = {**rooms, "summary_model": [*models][-1]} if rooms.get("summary_model") in before else rooms
+        return json.dumps({"active_model": next(iter(models)), "models": models, "rooms": {"tools": tools}})
+
+    with gateway(tmp_path, written(before)) as running:
+        for reloads in (0, 1):
+            if reloads:
+                running.save(written(after))
+                running.until(lambda status: status["config"]["reloads"] == 1)
+            rented = running.http.post("/llm/room", json={}).json()["data"]["id"]
+            assert running.http.post(f"/llm/room/{rented}/messages", json={"content": "Hi"}).status_code == 202
+            deadline = time.monotonic() + PATIENCE
+            while (room := running.http.get(f"/llm/room/{rented}").json()["data"])["status"] not in ("idle", "failed"):
+                assert time.monotonic() < deadline, room
+                time.sleep(0.02)
+            assert (room["status"], room["last_error"]) == ("idle", None)
 
 
 async def test_the_addressed_actor_answers(tmp_path: Path) -> None:

@@ -6,8 +6,12 @@ from collections.abc import AsyncIterator
 
 import httpx
 
+from gateway.config import Config, Model
+from gateway.config.names import DEFAULT
 from gateway.core import Gateway, Run
+from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.features.agents.settings import Rooms
 from gateway.provider import Message, OpenAIProvider, Retry, RuntimeConfig, SystemMessage, UserMessage
 from gateway.wire.chat import NOBODY, ApiName, Caller, ChatRequest, encode
 from gateway.wire.sse import DONE, event, events
@@ -36,6 +40,15 @@ async def complete(
     asked = provider(gateway, gateway.config.resolve(model).name, api, caller)
     messages: list[Message] = [SystemMessage(system), UserMessage(prompt)]
     return (await asked.complete(messages, config=RuntimeConfig(max_tokens=max_tokens), retry=retry)).message.text
+
+
+def summary_writer(config: Config) -> Model:
+    """The model that writes summaries: `rooms.tools.summary_model`, or the lightest if config.yaml has no such.
+
+    Blocks a moment, as `lightest` does.
+    """
+    named = config.section(Rooms).tools.summary_model
+    return config.resolve(named) if named in (DEFAULT, *config.models) else lightest(config)
 
 
 class Transport(httpx.AsyncBaseTransport):

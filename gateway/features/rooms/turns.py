@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
@@ -10,17 +11,14 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from msgspec import structs
-
 from gateway.config import Config, Model
 from gateway.config.hidden import HIDDEN, hider
 from gateway.core import Gateway
-from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, ProviderInvalidRequest
 from gateway.feature import offered
-from gateway.features.agents.inprocess import complete
+from gateway.features.agents.inprocess import complete, summary_writer
 from gateway.features.agents.inprocess import provider as local_provider
-from gateway.features.agents.settings import Rooms, RoomTools
+from gateway.features.agents.settings import Rooms
 from gateway.features.agents.tools import Catalogue, Source, Toolbox, ToolContext
 from gateway.features.agents.tools import ToolPolicy as Policy
 from gateway.features.agents.turn import (
@@ -117,21 +115,14 @@ class Agent:
         from gateway.features.agents.tools import catalogue
         from gateway.features.rooms.lifecycle import TOOLS
 
-        return catalogue(self._tools, TOOLS, self._sources)
-
-    @cached_property
-    def _tools(self) -> RoomTools:
-        """The settings of the tools, with a summary_model."""
-        config = self._gateway.config
-        limits = config.section(Rooms).tools
-        return structs.replace(limits, summary_model=limits.summary_model or lightest(config).name)
+        return catalogue(self._gateway.config.section(Rooms).tools, TOOLS, self._sources)
 
     @cached_property
     def _hosted(self) -> Catalogue:
         """The tools of rooms that work in a folder of this machine."""
         from gateway.features.agents.tools.host import tools
 
-        return Catalogue(tools(self._tools), self._sources)
+        return Catalogue(tools(self._gateway.config.section(Rooms).tools), self._sources)
 
     def check_policy(self, policy: ToolPolicy | None, *, hosted: bool = False) -> None:
         """Raises ProviderInvalidRequest for an unknown tool: a misspelt name under `deny` would forbid nothing.
@@ -159,7 +150,8 @@ class Agent:
         if before.said and isinstance(last := before.said[-1], AssistantMessage) and not last.tool_calls:
             return Result("completed", last.text), before.used  # it was cut off after its last step
         catalogue = self._catalogue if task.data.folder is None else self._hosted
-        toolbox = await catalogue.toolbox(permitted, self._context(task))
+        writer = await asyncio.to_thread(summary_writer, self._gateway.config)
+        toolbox = await catalogue.toolbox(permitted, self._context(task, writer))
         for server, missing in toolbox.missing.items():
             await record("tool:missing", {"server": server, "code": missing.code, "message": missing.message})
         tools = TurnTools(toolbox, before)
@@ -169,7 +161,7 @@ class Agent:
         bounds = bounds_of(self._gateway.config, task.data.bounds)
         async with self._provider(task, secret) as provider:
             retry = Retry(max_attempts=1 + self._gateway.config.section(Rooms).turn_retries)
-            window = self._window(task, tools, record, bounds)
+            window = self._window(task, tools, record, bounds, writer)
             turn = Turn(provider, tools, bounds, recorder, stop=stop, used=before.used, window=window, retry=retry)
             try:
                 result = await turn.run(said)
@@ -178,7 +170,7 @@ class Agent:
                 raise
         return Result(result.outcome, hide(result.text), result.limit), turn.used
 
-    def _window(self, task: Task, tools: TurnTools, record: Record, bounds: Bounds) -> RoomWindow:
+    def _window(self, task: Task, tools: TurnTools, record: Record, bounds: Bounds, writer: Model) -> RoomWindow:
         config, actor = self._gateway.config, task.actor
         local = config.resolve(actor.model) if (actor.provider or LOCAL) == LOCAL else None
         known = [size for size in (actor.context_window, local and local.context_window) if size]
@@ -187,7 +179,6 @@ class Agent:
             self._measures.clear()
         key = (actor.provider or LOCAL, local.name if local is not None else actor.model, size)
         measure = self._measures.setdefault(key, Measure(size))
-        writer = config.resolve(self._tools.summary_model)
         return RoomWindow(
             actor.agent_id,
             _system(task),
@@ -221,7 +212,7 @@ class Agent:
             return estimate(request)  # a token has at least a byte: it fits
         return (await self._gateway.count_tokens(request)).tokens
 
-    def _context(self, task: Task) -> ToolContext:
+    def _context(self, task: Task, writer: Model) -> ToolContext:
         from gateway.features.agents.tools.data import records
 
         config = self._gateway.config
@@ -234,6 +225,7 @@ class Agent:
             complete=partial(self._complete, task),
             mounts=mounted(config, task.tenant, task.data.mounts),
             share=task.tenant,
+            writer=writer.name,
         )
 
     def _hide(self, secret: str | None) -> Callable[[str], str]:

@@ -58,7 +58,8 @@ class ToolContext:
 
     files: the folder that the files' tools see as `/`. records: the models and records that the records' tools see, a
     `records.Records`, which raises this module's errors and so can't be named here. complete: asks a model.
-    mounts: folders that the files' tools see as `/mnt/NAME`. share: whose share of common resources it takes.
+    mounts: folders that the files' tools see as `/mnt/NAME`. share: whose share of common resources it takes. writer:
+    the model that writes summaries.
     """
 
     files: Path | None = None
@@ -66,6 +67,7 @@ class ToolContext:
     complete: Complete | None = None
     mounts: Mapping[str, Mount] = field(default_factory=dict)
     share: str = ""
+    writer: str = "default"
 
 
 Run = Callable[[ToolContext, dict[str, Any]], Awaitable[dict[str, Any]]]

@@ -115,12 +115,11 @@ class Curl:
         focus = f"Summarise it with regard to: {given['focus']}\n\n" if given.get("focus") else ""
         text = page["content"].replace("</page>", "< /page>")
         prompt = f"{focus}URL: {fetched.url}\nTitle: {page['title']}\n\n<page>\n{text}\n</page>\n\nSummary:"
-        model = self._tools.summary_model or "default"
         if context.complete is None:
             raise ToolError("not_available", "there is no model here to summarise with; curl.markdown reads the page")
-        summary = await context.complete(model, SUMMARIZE, prompt, max_tokens=SUMMARY_TOKENS)
+        summary = await context.complete(context.writer, SUMMARIZE, prompt, max_tokens=SUMMARY_TOKENS)
         maximum = self._tools.max_result_chars
-        told = {"title": page["title"], "summary": summary.strip()[:maximum], "model": model}
+        told = {"title": page["title"], "summary": summary.strip()[:maximum], "model": context.writer}
         return {**_head(fetched), **told, "truncated": page["truncated"]}
 
     async def _read(

@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from msgspec import Raw, structs
+from msgspec import Raw
 
-from gateway.core.lightest import lightest
 from gateway.errors import GatewayError, InternalError, ProviderInvalidRequest
 from gateway.features.agents.settings import MCP, Rooms
 from gateway.features.ctx.errors import NotFound, code
@@ -112,7 +111,7 @@ def policy_of(triple: Triple) -> CtxTools:
 
 async def host_toolbox(services: Services, policy: CtxTools, name: str, folder: str) -> Toolbox:
     """What a policy permits of the tools that work on this machine. name: of the tool that will be called."""
-    from gateway.features.agents.inprocess import complete
+    from gateway.features.agents.inprocess import complete, summary_writer
     from gateway.features.agents.tools import ToolContext, ToolPolicy
     from gateway.features.agents.tools.data import records
 
@@ -122,6 +121,7 @@ async def host_toolbox(services: Services, policy: CtxTools, name: str, folder: 
         files=Path(folder) if folder else None,
         records=(lambda: records(settings, store, TENANT)) if store is not None else None,
         complete=partial(complete, services.gateway, "ctx"),
+        writer=(await asyncio.to_thread(summary_writer, services.gateway.config)).name,
     )
     # Only the source of this tool is asked: others' servers needn't start.
     allowed = (name,) if ToolPolicy("full", policy.allow, policy.deny).names(name) else ()
@@ -134,8 +134,7 @@ def catalogue(services: Services) -> Catalogue:
     from gateway.features.agents.tools.host import tools
 
     config = services.gateway.config
-    summary_model = config.section(Rooms).tools.summary_model or lightest(config).name
-    found = tools(structs.replace(config.section(Rooms).tools, summary_model=summary_model))
+    found = tools(config.section(Rooms).tools)
     if not config.section(MCP).servers:
         return Catalogue(found)
     from gateway.features.agents.tools.mcp.servers import Servers
