@@ -385,6 +385,7 @@ _FORMATS: tuple[FormatSpec, ...] = (
             parameter=("<parameter={key}>",),
             parameter_end=("</parameter>",),
             call_end=("</function>",),
+            lines=True,
         ),
         open=("<tool_call>",),
         begins=("<function=",),

@@ -51,7 +51,9 @@ class TagSyntax:
     cdata: bool = False
     """A value may stand in `<![CDATA[` and `]]>`, within which no tag ends it."""
     gap: str = "\n"
-    """White space between tags, as the model writes it."""
+    """White space between tags, as the model writes it. If empty, line breaks around a value are part of it."""
+    lines: bool = False
+    """Each value stands on lines of its own. If not, a line break on one side of it alone is part of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,12 @@ class FormatSpec:
     @property
     def untouched(self) -> bool:
         return not self.dialect
+
+
+def on_lines(spec: FormatSpec, syntax: TagSyntax) -> bool:
+    """Whether each value stands on lines of its own: as the format's layout has it, if it has any."""
+    layout = spec.layout
+    return "\n{value}\n" in layout.parameter if layout is not None and layout.parameter else syntax.lines
 
 
 @cache

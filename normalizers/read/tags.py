@@ -23,7 +23,7 @@ from normalizers.read.scan import (
     skip_space,
     templates,
 )
-from normalizers.spec import FormatSpec, TagSyntax
+from normalizers.spec import FormatSpec, TagSyntax, on_lines
 from normalizers.values.coerce import SchemaIndex, read_json
 from normalizers.values.literals import json_string_body
 from normalizers.values.loose_json import Malformed, ObjectReader
@@ -81,11 +81,13 @@ class TagCalls(Region):
         "_entities",
         "_followers",
         "_fresh",
+        "_gap",
         "_given",
         "_json",
         "_json_leads",
         "_key",
         "_line_start",
+        "_lines",
         "_newline",
         "_parameter",
         "_reader",
@@ -129,6 +131,8 @@ class TagCalls(Region):
         self._unquote = syntax.unquote
         self._entities = syntax.entities
         self._cdata = syntax.cdata
+        self._gap = syntax.gap
+        self._lines = on_lines(spec, syntax)
         self._reader: ObjectReader | None = None
         self._streams = self._fresh = self._json = False
         self._newline = self._line_start = False
@@ -305,9 +309,11 @@ class TagCalls(Region):
         size = len(text)
         if self._fresh and pos < size:
             self._fresh = False
-            if text[pos] == "\n":
-                # One line break after the opening tag and one before the closing tag are layout.
+            if text[pos] == "\n" and self._gap:
+                # One line break after the opening tag and one before the closing tag are layout. Where values have no
+                # lines of their own, the first is part of the value if the second is missing.
                 self._wrapped = self._line_start = True
+                self._streams &= self._lines
                 pos += 1
             elif self._unquote and text[pos] == '"':
                 self._streams = False
@@ -401,6 +407,8 @@ class TagCalls(Region):
         self._raw_text(text)
 
     def _end_value(self, *, layout: bool) -> None:
+        if self._wrapped and not self._newline and not self._lines:
+            self._text.insert(0, "\n")
         if self._newline and not layout:
             self._newline = False
             self._raw_text("\n")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from normalizers.events import ToolCall
-from normalizers.spec import ElementSyntax, FormatSpec, Layout, TagSyntax
+from normalizers.spec import ElementSyntax, FormatSpec, Layout, on_lines
 from normalizers.write.layout import bare_quotes, layout_of, name_in, tags_of
 
 _FIELD = re.compile(r"\{(\w+)\}")
@@ -155,21 +155,24 @@ def _parameter(spec: FormatSpec, layout: Layout, key: str, value: object) -> str
     if syntax is not None and syntax.entities:
         key = key.replace("&", "&amp;").replace('"', "&quot;")
     if isinstance(value, str):
-        text = _json(value) if layout.quoted else _text(syntax, layout.parameter, value)
+        text = _json(value) if layout.quoted else _text(spec, layout.parameter, value)
     else:
         text = _spelled(layout, value)
     fields = {"string": "true" if is_text else "false", "type": _TYPES[type(value)], "key": key, "value": text}
     return _filled(layout.parameter, fields)
 
 
-def _text(syntax: TagSyntax | None, parameter: str, text: str) -> str:
+def _text(spec: FormatSpec, parameter: str, text: str) -> str:
     """A string between its tags."""
+    syntax = tags_of(spec)
     if syntax is not None and syntax.cdata and re.search(r"[<&\n]", text):
         return f"<![CDATA[{text}]]>"
     if syntax is not None and syntax.unquote and text[:1] == '"':
         return _json(text)
-    # The reader takes a line break on either side for layout.
-    return f"\n{text}\n" if text[:1] == "\n" and "\n{value}\n" not in parameter else text
+    if "\n{value}\n" in parameter or text[:1] != "\n" or syntax is None or not syntax.gap:
+        return text
+    # The reader would take the line break for layout.
+    return f"\n{text}\n" if on_lines(spec, syntax) or text[1:].endswith("\n") else text
 
 
 def _spelled(layout: Layout, value: object) -> str:
