@@ -35,7 +35,8 @@ _MAX_LOOKAHEAD = 128
 _PLAIN_ESCAPES = "'“”„‘’‚"
 """Quotes that need no backslash in JSON."""
 _ENDS = ("comma or end", "key or end", "value or end")
-_ANY_KEY = re.compile(rf"[\w.\-/ $]{{1,{_MAX_WORD}}}")
+_ANY_KEY = re.compile(rf"[^:：=,，{{}}\"<\n]{{1,{_MAX_WORD}}}")
+"""A key without quotes: up to its colon, but not over what may end or begin anything else."""
 
 
 @cache
