@@ -7,13 +7,14 @@ comma, ``;`` for the comma, raw control characters, unknown escapes, trailing co
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Protocol
 
-from normalizers.values.literals import CONSTANTS, json_number, json_string_body
+from normalizers.values.literals import CONSTANTS, json_number, json_string_body, python_escape
 
 MAX_DEPTH = 200
 """Brackets within each other, those of a call included."""
@@ -417,13 +418,49 @@ class _JsonWriter:
 
 
 def read_loosely(text: str) -> str | None:
-    """The JSON of one object or array, repaired as `ObjectReader` does; None if that isn't enough."""
+    """The JSON of one object or array, repaired as `ObjectReader` does, with strings as Python's repr writes them, too;
+    None if that isn't enough."""
     writer = _JsonWriter()
     reader = ObjectReader(writer, closes=False)
-    source = f'{{"value": {text}}}'
+    source = f'{{"value": {_without_reprs(text)}}}'
     try:
         if reader.step(source, 0, True) != len(source) or not reader.done:
             return None
     except Malformed:
         return None
     return "".join(writer.parts)[len('{"value": ') : -1]
+
+
+_STRING = re.compile(rf"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|["'{"".join(CURLY)}]""", re.DOTALL)
+
+
+def _without_reprs(text: str) -> str:
+    """The text with JSON in place of the strings that are exactly as Python's repr writes them: `'10\\xa0€'`."""
+    parts: list[str] = []
+    done = 0
+    for found in _STRING.finditer(text) if "\\" in text else ():
+        token = found.group()
+        if len(token) == 1:
+            return text  # what quotes mean here isn't certain
+        if "\\" in token and (written := _json_of_repr(token)):
+            parts += text[done : found.start()], written
+            done = found.end()
+    return "".join((*parts, text[done:]))
+
+
+def _json_of_repr(token: str) -> str | None:
+    """The JSON of a string as Python's repr writes it; None if it wouldn't write the token."""
+    body: list[str] = []
+    pos, end = 1, len(token) - 1
+    while pos < end:
+        at = token.find("\\", pos, end)
+        at = end if at < 0 else at
+        body.append(json_string_body(token[pos:at]))
+        pos = at
+        if at < end:
+            escape = python_escape(token, at, True)
+            assert escape is not None
+            body.append(escape[0])
+            pos = escape[1]
+    written = f'"{"".join(body)}"'
+    return written if repr(json.loads(written)) == token else None
