@@ -17,7 +17,10 @@ from msgspec import Struct
 from gateway.errors import ProviderInvalidRequest
 from gateway.wire.body import check_id
 from gateway.wire.chat import decode
+from gateway.wire.conversation import text_part
+from normalizers import FormatSpec
 from normalizers.values.coerce import read_container
+from normalizers.write.render import render_result
 
 ID_LENGTH = 9
 """Length of new ids: Mistral's templates accept nine letters and digits only."""
@@ -25,6 +28,8 @@ ID_LENGTH = 9
 LONGEST_ARGUMENTS = 2_000_000
 """Characters of one call's arguments, which are read as JSON: above any context window."""
 
+
+_NO_FORMAT = FormatSpec("")
 
 NOTHING: Mapping[str, int] = {}
 """The counts of a conversation that needs no repair."""
@@ -147,11 +152,16 @@ def _first(calls: deque[_Call] | None) -> _Call | None:
     return calls[0] if calls else None
 
 
-def result_in_words(message: dict[str, Any], name: str) -> dict[str, Any]:
-    """A call's result as a user's message."""
+def result_in_words(message: dict[str, Any], name: str, spec: FormatSpec = _NO_FORMAT) -> dict[str, Any]:
+    """A call's result as a user's message: its text, as the format has it, then pictures and other parts."""
     content = message.get("content")
-    text = content if isinstance(content, str) else _text(content)
-    return {"role": "user", "content": f"Result of {name}:\n{text}"}
+    if not isinstance(content, list):
+        is_text = content is None or isinstance(content, str)
+        content = [text_part((content or "") if is_text else json.dumps(content, ensure_ascii=False))]
+    parts = [part for part in content if isinstance(part, dict)]
+    text = render_result(spec, name, "".join(str(part.get("text", "")) for part in parts))
+    others = [part for part in parts if "text" not in part]
+    return {"role": "user", "content": [text_part(text), *others] if others else text}
 
 
 def _is_object(text: str) -> bool:
@@ -178,9 +188,3 @@ def _repaired(arguments: Any) -> str:
         if read is not None and _is_object(read):
             return read
     return json.dumps({"malformed": arguments}, ensure_ascii=False)
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return "" if content is None else json.dumps(content, ensure_ascii=False)

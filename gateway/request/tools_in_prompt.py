@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from gateway.errors import ProviderInvalidRequest
+from gateway.request.grammars import tool_name
+from gateway.request.repair_history import result_in_words
 from gateway.wire.chat import decode, encode
 from normalizers import FormatSpec
 from normalizers.events import ToolCall
 from normalizers.write.instructions import Wording, render_instructions, render_tools
-from normalizers.write.render import render_calls, render_result
+from normalizers.write.render import render_calls
 
 Json = dict[str, Any]
 
@@ -24,7 +26,7 @@ def tools_prompt(
     """
     declared = decode(tools)
     for index, tool in enumerate(declared):
-        if _name(tool) is None:
+        if not isinstance(tool_name(tool), str):
             raise _malformed(f"tools[{index}]", "declare a function with a name; no other tools work")
     return render_tools(spec, declared, wording) + _forced(must)
 
@@ -33,14 +35,8 @@ def instructions_prompt(
     tools: bytes, spec: FormatSpec, wording: Wording = "brief", must: tuple[str, ...] | None = None
 ) -> str:
     """How and when to call the `tools`, which the chat template lists. must: as for `tools_prompt`."""
-    names = {name for tool in decode(tools) if (name := _name(tool)) is not None}
+    names = {name for tool in decode(tools) if isinstance(name := tool_name(tool), str)}
     return render_instructions(spec, names, wording) + _forced(must)
-
-
-def _name(tool: Json) -> str | None:
-    function = tool.get("function", tool)
-    name = function.get("name") if isinstance(function, dict) else None
-    return name if isinstance(name, str) else None
 
 
 def _forced(must: tuple[str, ...] | None) -> str:
@@ -88,10 +84,7 @@ def _as_text(message: Json, spec: FormatSpec, names: dict[str, str], place: str,
             raise _malformed(f"{place}.content", "expected a text or a list of parts")
         return {**others, "content": content + written}
     if results and message.get("role") == "tool":
-        name = message.get("name") or names.get(message.get("tool_call_id", ""), "")
-        content = message.get("content")
-        text = content if isinstance(content, str) else encode(content).decode()
-        return {"role": "user", "content": render_result(spec, name, text)}
+        return result_in_words(message, message.get("name") or names.get(message.get("tool_call_id", ""), ""), spec)
     return message
 
 

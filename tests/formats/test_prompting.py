@@ -11,6 +11,7 @@ import pytest
 from gateway.errors import ProviderInvalidRequest
 from gateway.request.tools_in_prompt import add_to_system, calls_as_text, tools_prompt
 from normalizers import registry
+from normalizers.write.render import render_result
 
 TOOL: dict[str, Any] = {"type": "function", "function": {"name": "f"}}
 
@@ -81,3 +82,31 @@ def test_a_past_call_that_can_t_be_written_is_refused(message: dict[str, Any], s
         prompted([TOOL], [{"role": "assistant", **message}])
     assert str(caught.value).startswith(said)
     assert caught.value.param == said.partition(": ")[0]
+
+
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+SOUND = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "others"),
+    [
+        ("22 °C", "22 °C", []),
+        ([{"type": "text", "text": "22 "}, {"type": "text", "text": "°C"}], "22 °C", []),
+        ([{"type": "text", "text": "a shot"}, IMAGE, SOUND], "a shot", [IMAGE, SOUND]),
+        ([IMAGE], "", [IMAGE]),
+        ([], "", []),
+        (None, "", []),
+        ({"at": "é"}, '{"at": "é"}', []),
+    ],
+)
+@pytest.mark.parametrize("name", ["hermes", "pythonic", "llama3_json"])
+def test_a_result_in_parts_is_its_text_and_its_pictures(name: str, content: Any, text: str, others: list[Any]) -> None:
+    spec = registry.get(name)
+    past: list[dict[str, Any]] = [
+        {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "function": {"name": "f"}}]},
+        {"role": "tool", "tool_call_id": "a", "content": content},
+    ]
+    written = render_result(spec, "f", text)
+    expected = [{"type": "text", "text": written}, *others] if others else written
+    assert calls_as_text(past, spec, results=True)[1] == {"role": "user", "content": expected}

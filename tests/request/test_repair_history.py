@@ -117,6 +117,12 @@ def test_a_result_without_a_call_becomes_a_user_s_message(content: Any, text: st
     assert counts == {"orphan_results": 1}
 
 
+def test_a_result_without_a_call_keeps_its_pictures() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    found, _ = repair_history([USER, result("x", [{"type": "text", "text": "a"}, picture])])
+    assert found[1]["content"] == [{"type": "text", "text": "Result of a tool:\na"}, picture]
+
+
 def test_an_unknown_id_is_not_guessed_where_two_calls_wait() -> None:
     found, counts = repair_history([said(call("a"), call("b", "g")), result("x")])
     assert (found[1]["role"], counts) == ("user", {"orphan_results": 1})
