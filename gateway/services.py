@@ -36,12 +36,7 @@ T = TypeVar("T", bound=Closing)
 class Services:
     """The gateway; the store, which opens on first use; and the objects that requests share."""
 
-    def __init__(
-        self,
-        gateway: Gateway,
-        reloader: Reloader | None = None,
-        prunes: Sequence[str] = (),
-    ) -> None:
+    def __init__(self, gateway: Gateway, reloader: Reloader | None = None, prunes: Sequence[str] = ()) -> None:
         """reloader: None for a gateway that wasn't started from a file. prunes: see `gateway.store.retention`."""
         self.gateway = gateway
         self.reloader = reloader

@@ -9,11 +9,7 @@ from msgspec import Raw
 
 from gateway.backends import messages
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message
-from gateway.errors import (
-    GatewayError,
-    ProviderInvalidRequest,
-    ProviderInvalidResponse,
-)
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.upstream import Response
 from gateway.wire.chat import encode
 
@@ -26,12 +22,7 @@ _needs_edit = messages.needs(
     *(messages.NULL_CONTENT, messages.CONTENT_PARTS, messages.REFUSAL),
 )
 
-BAD_INPUT = (
-    "validation error",
-    "not found in tools",
-    "can only concatenate str",
-    "has no attribute 'items'",
-)
+BAD_INPUT = ("validation error", "not found in tools", "can only concatenate str", "has no attribute 'items'")
 """Parts of a 500's message that blame the request."""
 
 

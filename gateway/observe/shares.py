@@ -102,17 +102,29 @@ class TenantPlaces:
     @asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
         """Waits for one, and has it meanwhile."""
+        who = await self.take()
+        try:
+            yield
+        finally:
+            self.leave(who)
+
+    async def take(self) -> str:
+        """Waits for one; whose it is, for `leave`."""
         who, turn = tenant.get(), asyncio.get_running_loop().create_future()
         self._turns.add(turn)
         self._begin()
         try:
             await turn
-            yield
-        finally:
-            if turn.done() and not turn.cancelled():
-                self._free += 1
-                self._turns.end(who)
-                self._begin()
+        except BaseException:
+            if not turn.cancelled():  # its turn came as it left
+                self.leave(who)
+            raise
+        return who
+
+    def leave(self, who: str) -> None:
+        self._free += 1
+        self._turns.end(who)
+        self._begin()
 
     def _begin(self) -> None:
         while self._free and (found := self._turns.begin()) is not None:

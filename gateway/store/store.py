@@ -1,17 +1,17 @@
-"""One writer thread, which commits waiting writes together, and a pool of readers."""
+"""One writer thread, which commits waiting writes together, and a pool of readers. Tenants take turns at both."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import os
-import queue
 import sqlite3
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -20,7 +20,7 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
 from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
-from gateway.observe.shares import Workers
+from gateway.observe.shares import TenantPlaces, Turns, Workers
 from gateway.store.claim import Claim, Work, claim
 from gateway.store.clock import Clock
 from gateway.store.migrate import upgrade
@@ -29,8 +29,8 @@ T = TypeVar("T")
 
 WAITING, QUEUE_SECONDS = 1024, 30
 """How many writes may be queued, and how long another one waits for a place in the queue."""
-BATCH = 128
-"""The most writes that share a commit."""
+BATCH, BATCH_SECONDS = 128, 0.05
+"""The most writes that share a commit, and after how long no further one joins them."""
 READERS = 4
 BUSY_SECONDS = 10
 """How long to wait for another process's write."""
@@ -52,8 +52,8 @@ class _Write:
 class Store:
     """Runs work on the database.
 
-    `write` returns after the commit has been synced to disk. Writes run one after another, in the order of their calls.
-    Each is all or nothing: work that raises leaves nothing behind.
+    `write` returns after the commit has been synced to disk. Writes run one after another, those of one tenant in the
+    order of their calls. Each is all or nothing: work that raises leaves nothing behind.
     """
 
     def __init__(self, engine: Engine) -> None:
@@ -62,9 +62,12 @@ class Store:
         self.holder: str | None = None
         """The holder's name in claims; None: this process."""
         self._engine = engine
-        self._writes: queue.SimpleQueue[_Write | None] = queue.SimpleQueue()
+        self._turns: Turns[_Write] = Turns(1)
+        """The writes that wait."""
+        self._changed = threading.Condition()
+        """Held while `_turns` is used; told of a write that waits, and of the end."""
         self._readers = Workers(READERS, name="store reader")
-        self._room = asyncio.Semaphore(WAITING)
+        self._places = TenantPlaces(WAITING)
         self._closed = False
         self._claims: dict[Work, Claim] = {}
         self._claiming = threading.Lock()
@@ -108,16 +111,18 @@ class Store:
         self._check_open()
         try:
             async with asyncio.timeout(QUEUE_SECONDS):
-                await self._room.acquire()
+                who = await self._places.take()
         except TimeoutError:
-            raise StoreBusy(f"{WAITING} writes are queued", retry_after=QUEUE_SECONDS) from None
+            raise StoreBusy("too many writes are queued", retry_after=QUEUE_SECONDS) from None
         if self._closed:  # nobody would do the write any more, and the next one that waits has to hear of it
-            self._room.release()
+            self._places.leave(who)
         self._check_open()
         write = _Write(work, Future())
-        self._writes.put(write)
+        with self._changed:
+            self._turns.add(write)
+            self._changed.notify()
         done = asyncio.wrap_future(write.done)
-        done.add_done_callback(self._leave)
+        done.add_done_callback(partial(self._leave, who))
         # A caller that gives up doesn't cancel the write: it may already be committed.
         result: T = await asyncio.shield(done)
         return result
@@ -167,13 +172,14 @@ class Store:
                 self._claims.pop(work).release()
             return work in self._claims
 
-    def _leave(self, done: asyncio.Future[Any]) -> None:
-        self._room.release()
+    def _leave(self, who: str, done: asyncio.Future[Any]) -> None:
+        self._places.leave(who)
         if not done.cancelled():
             done.exception()  # retrieved, since the caller may be gone
 
     def _close(self) -> None:
-        self._writes.put(None)
+        with self._changed:
+            self._changed.notify()
         self._writer.join()
         self._readers.shutdown()
         for each in self._claims.values():
@@ -188,30 +194,34 @@ class Store:
             raise self._fault(error) from error
 
     def _write_all(self) -> None:
-        while self._write_some():
-            pass  # the frame that knew the last batch is gone: nothing keeps what was written
+        while self._waits():
+            self._commit()  # its frame is gone then: nothing keeps what was written
 
-    def _write_some(self) -> bool:
-        """Waits for a write, and commits all that are there by then; False after the last one."""
-        batch: list[_Write] = []
-        more = self._writes.get()
-        while more is not None:
-            batch.append(more)
-            if len(batch) == BATCH:
-                break
-            try:
-                more = self._writes.get_nowait()
-            except queue.Empty:
-                break
-        if batch:
-            self._commit([write for write in batch if write.done.set_running_or_notify_cancel()])
-        return more is not None
+    def _waits(self) -> bool:
+        """True once there is a write; False if the store is closed and all are done."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or self._turns.due())
+            return bool(self._turns.due())
 
-    def _commit(self, batch: list[_Write]) -> None:
+    def _next(self) -> Iterator[_Write]:
+        """The writes of one commit: those that wait, and those that come while these run."""
+        until = time.monotonic() + BATCH_SECONDS
+        for number in range(BATCH):
+            with self._changed:
+                if (number and time.monotonic() > until) or (found := self._turns.begin()) is None:
+                    return
+                who, write = found
+                self._turns.end(who)
+            if write.done.set_running_or_notify_cancel():
+                yield write
+
+    def _commit(self) -> None:
         results: list[tuple[_Write, Any]] = []
+        begun: list[_Write] = []
         try:
             with self._engine.connect().execution_options(ctxgate_write=True) as connection, connection.begin():
-                for write in batch:
+                for write in self._next():
+                    begun.append(write)
                     try:
                         with connection.begin_nested():
                             results.append((write, write.work(connection)))
@@ -220,7 +230,7 @@ class Store:
                             raise
                         write.done.set_exception(self._fault(error) if isinstance(error, DBAPIError) else error)
         except SQLAlchemyError as error:
-            for write in batch:
+            for write in begun or self._next():  # none has begun if the database can't be reached
                 if not write.done.done():
                     write.done.set_exception(self._fault(error))
         else:

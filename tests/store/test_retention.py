@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from sqlalchemy import Connection, func, select, text
+from sqlalchemy import Connection, event, func, select, table, text
 
 from gateway.app import prunes
 from gateway.config import Config, Server
@@ -21,6 +21,7 @@ from gateway.features.ctx.events import Done, line
 from gateway.features.ctx.frames import Send, event_id
 from gateway.features.ctx.settings import Ctx
 from gateway.features.responses import response_store as kept
+from gateway.features.responses.conversation_store import ConversationStore
 from gateway.features.responses.response_store import ResponseStore, Stored
 from gateway.features.responses.wire.conversations import written
 from gateway.features.rooms import expiry as rooms
@@ -35,6 +36,8 @@ from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from tests.patience import PATIENCE
 from tests.support.state import DAY, config
+
+T = TypeVar("T")
 
 NOW = time.time()
 
@@ -87,6 +90,67 @@ async def test_a_quota_of_responses(store: Store) -> None:
     assert await left(100, *range(10)) == [100, 6, 7, 8, 9]
     await responses.put(response(10, 20_000, -5), LOCAL)
     assert await left(100, *range(11)) == [100, 10]
+
+
+def stored(number: int, size: int = 2_000) -> Stored:
+    made = {"id": f"r{number}", "created_at": int(NOW) + number, "previous_response_id": None, "output": []}
+    return Stored(made, written([{"text": "x" * size}]))
+
+
+async def test_at_the_quota_writes_stay_short(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What goes for a long response goes some rows, or some bytes, to a write, and no write counts the others."""
+    monkeypatch.setattr(kept, "REMOVED", 5)
+    monkeypatch.setattr(kept, "REMOVED_BYTES", 7_000)
+    responses = ResponseStore(store, 100_000)
+    for number in range(40):
+        await responses.put(stored(number), LOCAL)
+    for number in range(40, 60):
+        await responses.put(stored(number, 200), LOCAL)
+    gone: list[int] = []
+    statements: list[str] = []
+    write = store.write
+
+    async def watched(work: Callable[[Connection], T]) -> T:
+        def both(connection: Connection) -> T:
+            before = ids(connection)
+            listen = (connection, "before_cursor_execute", lambda *given: statements.append(given[2]))
+            event.listen(*listen)
+            done = work(connection)
+            event.remove(*listen)
+            gone.append(len(before - ids(connection)))
+            return done
+
+        return await write(both)
+
+    def ids(connection: Connection) -> set[str]:
+        return {*connection.execute(text("SELECT id FROM responses")).scalars()}
+
+    monkeypatch.setattr(store, "write", watched)
+    await responses.put(stored(60, 99_000), LOCAL)
+    assert gone == [0, *[4] * 10, *[5] * 3, 2]
+    assert not any("sum(" in statement for statement in statements)
+
+
+async def test_many_at_once_remove_no_more_than_one_by_one(store: Store) -> None:
+    """But for one: each leaves what it stored itself."""
+    responses = ResponseStore(store, 10_000)
+    await asyncio.gather(*(responses.put(stored(number), LOCAL) for number in range(30)))
+    assert await store.read(lambda connection: count(connection, table("responses"))) in ([3], [4])
+    for number in range(27, 30):
+        assert (await responses.get(f"r{number}", LOCAL)).response["id"] == f"r{number}"
+
+
+async def test_items_of_conversations_count(store: Store) -> None:
+    """Also those that a row takes which is there already."""
+    responses = ResponseStore(store, 10_000)
+    conversations = ConversationStore(store, responses)
+    await responses.put(stored(1), LOCAL)
+    made = await conversations.create([], {}, LOCAL)
+    for _ in range(4):
+        await conversations.add(made["id"], [{"type": "message", "role": "user", "content": "x" * 2_000}], LOCAL)
+    with pytest.raises(ProviderInvalidRequest):
+        await responses.get("r1", LOCAL)
+    assert len(await conversations.items(made["id"], LOCAL)) == 4
 
 
 async def test_a_jump_of_the_wall_clock_makes_nothing_old(store: Store, tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection, text
 
 from gateway.errors import ProviderUnavailable
+from gateway.observe.shares import tenant
 from gateway.store import Claimed, Store
 from tests.patience import PATIENCE
 from tests.store.postgresql import Server, end_claims
@@ -42,6 +43,50 @@ async def test_writes_run_in_their_order_and_return_their_results(store: Store) 
     numbers = list(range(500))
     assert await asyncio.gather(*(store.write(lambda c, n=n: say(c, n)) for n in numbers)) == numbers  # type: ignore[misc]
     assert await store.read(said) == numbers
+
+
+async def order_of(store: Store, *asked: tuple[str, int]) -> list[str]:
+    """In which order tenants' writes run that were asked for, so many of each, while another one ran."""
+    ran: list[str] = []
+    began, go = threading.Event(), threading.Event()
+
+    def held(_: Connection) -> None:
+        began.set()
+        go.wait(PATIENCE)
+
+    async def write(who: str, work: Callable[[Connection], None]) -> None:
+        tenant.set(who)
+        await store.write(work)
+
+    writes = [asyncio.create_task(write("first", held))]
+    try:
+        assert await asyncio.to_thread(began.wait, PATIENCE)
+        for who, number in asked:
+            writes += [asyncio.create_task(write(who, lambda _, who=who: ran.append(who))) for _ in range(number)]  # type: ignore[misc]
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)  # each has asked by now
+    finally:
+        go.set()
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*writes)
+    return ran
+
+
+async def test_tenants_take_turns(store: Store) -> None:
+    assert await order_of(store, ("greedy", 300), ("other", 2), ("third", 1)) == [
+        *("greedy", "other", "third", "greedy", "other"),
+        *["greedy"] * 298,
+    ]
+
+
+async def test_half_of_the_queue_is_left_to_others(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gateway.store.store.WAITING", 8)
+    store = await Store.open(url)
+    try:
+        ran = await order_of(store, ("greedy", 30), ("other", 1))
+    finally:
+        await store.aclose()
+    assert ran.index("other") == 1
 
 
 async def test_work_that_raises_is_rolled_back_alone(store: Store) -> None:

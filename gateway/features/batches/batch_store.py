@@ -83,7 +83,8 @@ class BatchStore:
         return int(self._store.clock.now() + self._store.clock.behind())
 
     async def create(self, wanted: CreateBatch, config: Config, principal: Principal) -> Batch:
-        """Raises ProviderInvalidRequest without the input file, ProviderRateLimit if too many batches are open."""
+        """Raises ProviderInvalidRequest without the input file or with too many files, ProviderRateLimit with too many
+        open batches."""
         after = wanted.output_expires_after
         id = f"batch_{uuid4().hex}"
         object = batch_object(wanted, id, self.now())
@@ -107,6 +108,7 @@ class BatchStore:
                 raise ProviderInvalidRequest(f"input_file_id: {why}", code="invalid_file", param="input_file_id")
             if connection.execute(_COUNT, {**owner, "open": UNFINISHED}).scalar_one() >= MAX_OPEN:
                 raise ProviderRateLimit(f"{MAX_OPEN} batches are open: wait until one ends, or cancel one")
+            file_store.check_count(connection, principal)
             connection.execute(_ADD, row)
             return _batch(connection.execute(_GET_ANY, {"id": id}).one())
 

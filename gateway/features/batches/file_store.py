@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 PART = 1024 * 1024
 """Bytes of a part."""
 LONGEST_NAME = 255
+MAX_FILES = 50_000
+"""Of one user: the bytes of all are summed when another one comes."""
 
 File = Row[Any]
 """A row of the table `files`."""
@@ -38,7 +40,7 @@ class FileStore:
     async def add(self, parts: list[bytes], filename: str, seconds: int | None, principal: Principal) -> File:
         """Stores an input file. seconds: until it expires; None: as configured.
 
-        Raises ProviderInvalidRequest if the user's files would become too large.
+        Raises ProviderInvalidRequest if the user's files would become too many or too large.
         """
         maximum = self._config.section(Batches).storage_max_bytes
         now = int(self._store.clock.now() + self._store.clock.behind())
@@ -53,6 +55,7 @@ class FileStore:
         }
 
         def work(connection: Connection) -> File:
+            check_count(connection, principal)
             if used(connection, principal) + row["bytes"] > maximum:
                 message = f"the user's files may have {maximum} bytes (batches.storage_max_bytes); delete some"
                 raise ProviderInvalidRequest(message, code="storage_limit_exceeded", param="file")
@@ -118,6 +121,13 @@ class FileStore:
             raise _missing(id)
 
 
+def check_count(connection: Connection, principal: Principal) -> None:
+    """Raises ProviderInvalidRequest unless the user may have more files."""
+    if connection.execute(_COUNT, _owner(principal)).scalar_one() >= MAX_FILES:
+        message = f"a user may have {MAX_FILES} files; delete some"
+        raise ProviderInvalidRequest(message, code="storage_limit_exceeded", param="file")
+
+
 def used(connection: Connection, principal: Principal) -> int:
     """Bytes of a user's files, and of the lines and answers in running batches."""
     return int(connection.execute(_USED, _owner(principal)).scalar_one())
@@ -172,6 +182,7 @@ _EXPIRED = text("SELECT id FROM files WHERE expires_at < :now LIMIT 20")
 _ADD_PART = text("INSERT INTO file_parts (file_id, number, data) VALUES (:id, :number, :data)")
 _PART = text("SELECT data FROM file_parts WHERE file_id = :id AND number = :number")
 _DELETE_PARTS = text("DELETE FROM file_parts WHERE file_id = :id")
+_COUNT = text("SELECT count(*) FROM files WHERE tenant = :tenant AND owner = :owner")
 _USED = text(
     "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = :tenant AND owner = :owner)"
     " + (SELECT coalesce(sum(bytes), 0) FROM batches WHERE tenant = :tenant AND owner = :owner)"

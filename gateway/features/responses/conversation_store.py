@@ -44,15 +44,15 @@ class ConversationStore:
             "metadata": encode(metadata).decode(),
         }
 
-        def work(connection: Connection) -> None:
+        def work(connection: Connection) -> str | None:
             connection.execute(_ADD, row)
             others = {**_owner(principal), "id": row["id"], "most": MAXIMUM - 1}
             for id in list(connection.execute(_LEAST_USED, others).scalars()):
                 _remove(connection, id)
-            if items:
-                self._add(connection, row["id"], items, principal)
+            return self._add(connection, row["id"], items, principal)[0] if items else None
 
-        await self._store.write(work)
+        if (turn := await self._store.write(work)) is not None:
+            await self._responses.make_room(turn, principal)
         return {"id": row["id"], "object": "conversation", "created_at": now, "metadata": metadata}
 
     async def get(self, id: str, principal: Principal) -> dict[str, Any]:
@@ -112,13 +112,19 @@ class ConversationStore:
     async def add(self, id: str, items: list[Item], principal: Principal) -> list[Item]:
         """Takes the items; returns them with their ids. Raises ProviderInvalidRequest (404)."""
 
-        def work(connection: Connection) -> list[Written]:
+        def work(connection: Connection) -> tuple[str | None, list[Written]]:
             _conversation(connection, id, principal)
             return self._add(connection, id, items, principal)
 
-        return [decode(json) for _, json in await self._store.write(work)]
+        turn, made = await self._store.write(work)
+        if turn is not None:
+            await self._responses.make_room(turn, principal)
+        return [decode(json) for _, json in made]
 
-    def _add(self, connection: Connection, id: str, items: list[Item], principal: Principal) -> list[Written]:
+    def _add(
+        self, connection: Connection, id: str, items: list[Item], principal: Principal
+    ) -> tuple[str | None, list[Written]]:
+        """What was stored, and the id of the row that has it."""
         ids = [item["id"] for item in items if isinstance(item.get("id"), str)]
         made = written(with_ids(items, {*item_rows.known(connection, id, ids)}))
         items.clear()  # from here on their JSON alone is in memory: they may be long
@@ -126,9 +132,8 @@ class ConversationStore:
         if last is not None and last.without_response and last.size < JOINED:
             item_rows.append(connection, last.id, made)
             connection.execute(_GROWN, {"id": last.id, "size": sum(len(item) for _, item in made)})
-        else:
-            self._responses.insert(connection, Stored({}, made, id), principal)
-        return made
+            return last.id, made
+        return self._responses.insert(connection, Stored({}, made, id), principal), made
 
     async def remove(self, id: str, item: str, principal: Principal) -> dict[str, Any]:
         """The conversation without the item. If the model wrote it, its response loses it, too.

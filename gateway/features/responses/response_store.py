@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, bindparam, text
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.responses import item_rows
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Responses in one conversation."""
+REMOVED, REMOVED_BYTES = 200, 2 * 1024 * 1024
+"""The most responses, and about the most bytes of them, that one write removes: all other writes wait for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +53,16 @@ class ResponseStore:
         again: it was stored before; if it was deleted since, it stays deleted.
         """
 
-        def work(connection: Connection) -> None:
-            if not again or connection.execute(_LEFT, {"id": stored.response["id"]}).first() is not None:
-                self.insert(connection, stored, principal)
+        def work(connection: Connection) -> str | None:
+            if again and connection.execute(_LEFT, {"id": stored.response["id"]}).first() is None:
+                return None
+            return self.insert(connection, stored, principal)
 
-        await self._store.write(work)
+        if (id := await self._store.write(work)) is not None:
+            await self.make_room(id, principal)
 
-    def insert(self, connection: Connection, stored: Stored, principal: Principal) -> None:
-        """`put` inside a write."""
+    def insert(self, connection: Connection, stored: Stored, principal: Principal) -> str | None:
+        """`put` inside a write, which `make_room` follows. Returns the id of what is stored."""
         owner = {"tenant": principal.tenant, "owner": principal.user}
         now = int(self._store.clock.now() + self._store.clock.behind())
         conversation = stored.conversation
@@ -67,7 +71,7 @@ class ResponseStore:
             if not used:
                 conversation = None
             if not (used or stored.response):
-                return
+                return None
         response = encode(stored.response).decode() if stored.response else ""
         items = stored.items
         outputs = written(stored.response["output"] if stored.response and conversation is not None else ())
@@ -87,8 +91,21 @@ class ResponseStore:
         if not known:
             item_rows.add(connection, id, items)
         item_rows.replace_outputs(connection, id, outputs)
-        if connection.execute(_SIZE, owner).scalar_one() > self._max_bytes:
-            connection.execute(_PRUNE_OLDEST, {**owner, "id": id, "most": self._max_bytes})
+        return id
+
+    async def make_room(self, id: str, principal: Principal) -> None:
+        """Removes the user's oldest responses, but never `id`, until all have at most `max_bytes`.
+
+        They are counted and chosen beside the writes, so that nobody else waits for that: two callers choose the same.
+        """
+        owner = {"tenant": principal.tenant, "owner": principal.user}
+
+        def too_old(connection: Connection) -> list[str]:
+            over = connection.execute(_SIZE, owner).scalar_one() - self._max_bytes
+            return _some(connection.execute(_OLDEST, {**owner, "id": id, "most": REMOVED}), over) if over > 0 else []
+
+        while ids := await self._store.read(too_old):
+            await _remove(self._store, ids)
 
     async def get(self, id: str, principal: Principal) -> Stored:
         """Without its items. Raises ProviderInvalidRequest (404)."""
@@ -134,9 +151,26 @@ async def prune(store: Store, config: Config, now: float) -> int:
     """Removes responses older than `server.responses_days` that belong to no conversation; returns their number."""
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
-    while went := await store.write(lambda connection: connection.execute(_PRUNE_SOME, {"oldest": oldest}).rowcount):
-        gone += went
+    expired = {"oldest": oldest, "most": REMOVED}
+    while ids := await store.read(lambda connection: _some(connection.execute(_EXPIRED, expired))):
+        gone += await _remove(store, ids)
     return gone
+
+
+def _some(rows: Iterable[Row[tuple[str, int]]], enough: int = REMOVED_BYTES) -> list[str]:
+    """The ids of the first ones, until they have `enough` bytes, or as many as one write removes."""
+    ids: list[str] = []
+    size = 0
+    for row in rows:
+        if size >= min(enough, REMOVED_BYTES):
+            break
+        ids.append(row.id)
+        size += row.size
+    return ids
+
+
+async def _remove(store: Store, ids: list[str]) -> int:
+    return await store.write(lambda connection: connection.execute(_DELETE_SOME, {"ids": ids}).rowcount)
 
 
 def _row(connection: Connection, id: str, principal: Principal) -> Row[Any]:
@@ -177,17 +211,12 @@ _PUT = text(
     "ON CONFLICT (id) DO UPDATE SET response = excluded.response, size = excluded.size"
 )
 _SIZE = text("SELECT coalesce(sum(size), 0) FROM responses WHERE tenant = :tenant AND owner = :owner")
-_PRUNE_OLDEST = text(
-    "DELETE FROM responses WHERE id <> :id AND id IN ("
-    " SELECT id FROM ("
-    "  SELECT id, sum(size) OVER (ORDER BY CASE WHEN id = :id THEN 0 ELSE 1 END, created_at DESC, id DESC) AS so_far"
-    "  FROM responses WHERE tenant = :tenant AND owner = :owner) AS newest"
-    " WHERE so_far > :most)"
+_OLDEST = text(
+    "SELECT id, size FROM responses WHERE tenant = :tenant AND owner = :owner AND id <> :id "
+    "ORDER BY created_at, id LIMIT :most"
 )
-_PRUNE_SOME = text(
-    "DELETE FROM responses WHERE id IN "
-    "(SELECT id FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT 200)"
-)
+_EXPIRED = text("SELECT id, size FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT :most")
+_DELETE_SOME = text("DELETE FROM responses WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
 _GET = text(
     "SELECT previous_id, response, size, conversation FROM responses "
     "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"

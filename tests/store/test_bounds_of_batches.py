@@ -1,4 +1,4 @@
-"""Batches whose lines are long: what is read and written at a time is bounded by bytes."""
+"""Batches whose lines are long: what is read and written at a time is bounded by bytes. And many files."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from typing import TypeVar
 import pytest
 from sqlalchemy import Connection, text
 
-from gateway.features.batches import batch_store
+from gateway.errors import ProviderInvalidRequest
+from gateway.features.batches import batch_store, file_store
 from gateway.features.batches.batch_store import Batch, BatchStore
 from gateway.features.batches.file_store import FileStore
 from gateway.features.batches.objects import CreateBatch, Line, LineReader, answered
-from gateway.server.principal import LOCAL
+from gateway.server.principal import LOCAL, Principal
 from gateway.store import Store
 from tests.support.batches import line
 from tests.support.state import config
@@ -55,8 +56,8 @@ async def test_files_are_written_part_by_part(
     batches = BatchStore(store)
     batch = await begun(store, tmp_path, *map(str, range(len(ANSWERS))))
     lines = [answered(str(number), 200, answer) for number, answer in enumerate(ANSWERS)]
-    for number, line in enumerate(lines, 1):
-        await batches.answer(batch.id, number, line, failed=failed)
+    for number, answer in enumerate(lines, 1):
+        await batches.answer(batch.id, number, answer, failed=failed)
     added: list[int] = []
     write = store.write
 
@@ -77,7 +78,7 @@ async def test_files_are_written_part_by_part(
         await batches.finish(await batches.move(batch.id, "finalizing"))
     ended = await batches.get(batch.id, LOCAL)
     found = await content(store, tmp_path, ended.object["error_file_id" if failed else "output_file_id"])
-    assert b"".join(found) == b"".join(line + b"\n" for line in lines)
+    assert b"".join(found) == b"\n".join((*lines, b""))
     assert {len(part) for part in found[:-1]} == {PART}
     assert 0 < len(found[-1]) <= PART
     assert max(added) == 1
@@ -95,3 +96,19 @@ async def test_requests_are_read_some_at_a_time(store: Store, tmp_path: Path) ->
     assert sum(map(len, sizes)) == len(texts)
     assert all(sum(read[:-1]) < PART for read in sizes)
     assert len(sizes) > 1
+
+
+async def test_files_have_a_number(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However small they are; another user's don't count."""
+    given = config(tmp_path)
+    files = FileStore(store, given)
+    monkeypatch.setattr(file_store, "MAX_FILES", 2)
+    ann = Principal(tenant="local", user="ann", scopes=frozenset({"*"}))
+    made = [await files.add([b"x"], "in", None, who) for who in (LOCAL, ann, LOCAL)]
+    with pytest.raises(ProviderInvalidRequest, match="2 files"):
+        await files.add([b"x"], "in", None, LOCAL)
+    wanted = CreateBatch(made[0].id, "/v1/chat/completions", "24h")
+    with pytest.raises(ProviderInvalidRequest, match="2 files"):
+        await BatchStore(store).create(wanted, given, LOCAL)
+    await files.delete(made[2].id, LOCAL)
+    assert (await BatchStore(store).create(wanted, given, LOCAL)).status == "validating"
