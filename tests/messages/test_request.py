@@ -10,7 +10,9 @@ import pytest
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped, tools_of
 from tests.api.asking import WEATHER
-from tests.gateway.double import Json
+from tests.api.published import kinds
+from tests.gateway.double import Exchange, Json, answers, chunk, streams
+from tests.gateway.running import running
 
 HI: Json = {"role": "user", "content": "Hi"}
 IMAGE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "eA=="}}
@@ -23,6 +25,11 @@ CALL: Json = {
 }
 TOOL: Json = {"name": "get_weather", "description": "Weather.", "input_schema": WEATHER}
 LATER: Json = {"name": "later", "input_schema": WEATHER, "defer_loading": True}
+
+
+async def engine(exchange: Exchange) -> None:
+    stream = streams(chunk("Hi", role="assistant"), chunk(reason="stop"))
+    await (stream if exchange.json.get("stream") else answers())(exchange)
 
 
 def user(*content: Json | str) -> Json:
@@ -273,6 +280,9 @@ REFUSED: dict[str, tuple[Json, str]] = {
     "a choice without a name": ({"tools": [TOOL], "tool_choice": {"type": "tool"}}, "tool_choice"),
     "a choice with an empty name": ({"tools": [TOOL], "tool_choice": {"type": "tool", "name": ""}}, "tool_choice"),
     "an unknown format": ({"output_format": {"type": "text", "schema": WEATHER}}, "output_config.format"),
+    "a tool without a name": ({"tools": [TOOL, {"input_schema": WEATHER}]}, "tools[1].name"),
+    "a custom one": ({"tools": [{"type": "custom", "name": None, "input_schema": WEATHER}]}, "tools[0].name"),
+    "a tool with an empty name": ({"tools": [{"name": "", "input_schema": WEATHER}]}, "tools[0].name"),
     "a format without its schema": ({"output_format": {"type": "json_schema"}}, "output_config.format"),
 }
 
@@ -306,6 +316,38 @@ def test_tools_that_only_anthropic_runs_are_dropped() -> None:
     assert [tool.name for tool in tools_of(request)] == ["get_weather", "mine"]
     assert dropped(request) == ["web_search_20250305"]
     assert dropped(CreateMessage.parse(b'{"max_tokens": 5, "messages": [{"role": "user", "content": "x"}]}')) == []
+
+
+TOOLSETS = [
+    {"type": "mcp_toolset", "mcp_server_name": "x"},
+    {"type": "computer_toolset_20260801"},
+    {"type": "browser_toolset_20260801", "configs": {}},
+]
+SERVERS = [{"type": "url", "name": "x", "url": "https://a.example"}]
+
+
+def test_every_tool_of_anthropic_s_servers_is_dropped() -> None:
+    for kind in kinds("anthropic.types.beta:BetaToolUnionParam") - {"custom"}:
+        body = {"max_tokens": 5, "messages": [HI], "tools": [TOOL, {"type": kind}, {"type": kind, "name": "x"}]}
+        request = CreateMessage.parse(json.dumps(body).encode())
+        assert [tool.name for tool in tools_of(request)] == ["get_weather"]
+        assert dropped(request) == [kind, kind]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_the_answer_names_what_is_dropped(stream: bool) -> None:
+    async with running(engine) as gateway:
+        for fields, named in (
+            ({"tools": TOOLSETS}, "browser_toolset_20260801, computer_toolset_20260801, mcp_toolset"),
+            ({"tools": [TOOL, TOOLSETS[0]], "mcp_servers": SERVERS}, "mcp_servers, mcp_toolset"),
+            ({"mcp_servers": SERVERS}, "mcp_servers"),
+            ({"mcp_servers": [], "tools": [TOOL]}, None),
+            ({"mcp_servers": None}, None),
+        ):
+            body = {"model": "m", "max_tokens": 5, "messages": [HI], "stream": stream, **fields}
+            answer = await gateway.ask(body, "/v1/messages")
+            assert answer.status == 200, answer.body
+            assert answer.headers.get("x-ctxgate-dropped-tools") == named
 
 
 def names(**fields: Any) -> list[str]:

@@ -19,8 +19,9 @@ from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import ProviderInvalidModel
 from gateway.features.messages.wire.answer import MessageEncoder
 from gateway.features.messages.wire.request import CreateMessage, chat_fields, dropped
-from gateway.server.asgi import ASGIApp, Receive, Scope, Send
+from gateway.server.asgi import ASGIApp, Headers, Receive, Scope, Send
 from gateway.server.http import JSON, Request
+from gateway.server.keepalive import SSE_HEADERS
 from gateway.wire.chat import ChatRequest, encode
 from gateway.wire.pieces import pieces
 
@@ -33,8 +34,10 @@ class MessageEncoding(EventEncoding):
 
     ping = write_events([{"type": "ping"}])
 
-    def __init__(self, encoder: MessageEncoder, chat: ChatRequest) -> None:
+    def __init__(self, encoder: MessageEncoder, chat: ChatRequest, headers: Headers) -> None:
+        """headers: of the stream, besides its own."""
         super().__init__(encoder)
+        self.headers = (*SSE_HEADERS, *headers)
         self._message = encoder
         self._chat = chat
 
@@ -75,16 +78,16 @@ async def _create(request: Request) -> ASGIApp:
     model = request.gateway.route(wanted.model).model.name
     omitted = wanted.thinking is not None and wanted.thinking.display == "omitted"
     encoder = MessageEncoder(model, thinking=wanted.thinks, omitted=omitted)
-    without = dropped(wanted)
+    without = dropped_header(b"x-ctxgate-dropped-tools", dropped(wanted))
     chat = await in_thread_if_large(size, _chat, request, wanted)
     del wanted  # it may be large
     if chat.stream:
-        return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat))
+        return chat_stream(request.gateway, chat, MessageEncoding(encoder, chat, without))
     with await request.gateway.chat(chat) as run:
         encoder.name_tier(chat.serving.tier)
         encoder.feed(pieces(await run.whole()))
     encoder.finish()
-    return JSON(encoder.message, (*dropped_header(b"x-ctxgate-dropped-tools", without), *extra_headers(run)))
+    return JSON(encoder.message, (*without, *extra_headers(run)))
 
 
 def _chat(request: Request, wanted: CreateMessage) -> ChatRequest:

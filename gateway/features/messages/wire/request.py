@@ -18,6 +18,9 @@ from gateway.wire.text import short
 
 Block = dict[str, Any]
 
+OURS = (None, "custom")
+"""Types of the tools that the client runs; Anthropic's servers run all others."""
+
 HIDDEN_BLOCKS = (
     *("redacted_thinking", "fallback", "compaction", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
     *("web_search_tool_result", "web_fetch_tool_result", "tool_search_tool_result", "code_execution_tool_result"),
@@ -47,7 +50,9 @@ class InputMessage(Struct):
 
 
 class Tool(Struct):
-    name: Annotated[str, Meta(min_length=1)]
+    """name: only a toolset of Anthropic's servers has none."""
+
+    name: Annotated[str, Meta(min_length=1)] | None = None
     input_schema: dict[str, Any] | None = None
     description: str | None = None
     type: str | None = None
@@ -76,24 +81,30 @@ class OutputConfig(Struct):
     format: dict[str, Any] | None = None
 
 
-class CreateMessage(Struct, kw_only=True):
-    """The fields that the gateway uses. It accepts and ignores Anthropic's other fields."""
+class Sampling(Struct, kw_only=True):
+    """How the model chooses its tokens, and where it ends."""
 
-    messages: list[InputMessage]
-    model: Name | None = None
     max_tokens: int | None = None
-    system: str | list[Block] | None = None
-    stream: bool | None = None
-    tools: list[Tool] | None = None
-    tool_choice: ToolChoice | None = None
     stop_sequences: list[Stop] | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: int | None = None
+
+
+class CreateMessage(Sampling, kw_only=True):
+    """The fields that the gateway uses. It accepts and ignores Anthropic's other fields."""
+
+    messages: list[InputMessage]
+    model: Name | None = None
+    system: str | list[Block] | None = None
+    stream: bool | None = None
+    tools: list[Tool] | None = None
+    tool_choice: ToolChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: dict[str, Any] | None = None
     service_tier: Literal["auto", "standard_only"] | None = None
+    mcp_servers: list[Any] | None = None
 
     @classmethod
     def parse(cls, data: bytes, *, counting: bool = False) -> CreateMessage:
@@ -105,6 +116,9 @@ class CreateMessage(Struct, kw_only=True):
             raise _invalid("max_tokens", "max_tokens: field required")
         if request.max_tokens is not None and request.max_tokens < 1:
             raise _invalid("max_tokens", "max_tokens: must be at least 1")
+        for place, tool in enumerate(request.tools or ()):
+            if tool.name is None and tool.type in OURS:
+                raise _invalid(f"tools[{place}].name", f"tools[{place}].name: field required")
         return request
 
     @property
@@ -155,7 +169,7 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
 def tools_of(request: CreateMessage) -> list[Tool]:
     """The tools to show to the model: none that Anthropic runs itself, and a deferred tool only once the conversation
     mentions it."""
-    tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in (None, "custom")]
+    tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in OURS]
     if not any(tool.defer_loading for tool in tools):
         return tools
     named = {name for one in request.messages if not isinstance(one.content, str) for name in _named(one.content)}
@@ -163,8 +177,9 @@ def tools_of(request: CreateMessage) -> list[Tool]:
 
 
 def dropped(request: CreateMessage) -> list[str]:
-    """The types of Anthropic's own tools, which the gateway can't run."""
-    return [tool.type for tool in request.tools or () if tool.type is not None and tool.type != "custom"]
+    """The types of Anthropic's own tools, which the gateway can't run, and the field of the servers it doesn't ask."""
+    servers = ["mcp_servers"] if request.mcp_servers else []
+    return [tool.type for tool in request.tools or () if tool.type is not None and tool.type not in OURS] + servers
 
 
 def _named(blocks: Sequence[Any]) -> list[str]:
