@@ -362,6 +362,88 @@ def test_deferred_tools_are_shown_once_named() -> None:
     assert names(tools=tools, messages=[HI, {"role": "assistant", "content": [USE]}, found]) == ["get_weather", "later"]
 
 
+def change(kind: str, **tool: Any) -> Json:
+    return {"role": "system", "content": [{"type": kind, "tool": tool}]}
+
+
+YES: Json = {"role": "assistant", "content": "Yes?"}
+MINE: Json = {"name": "mine", "input_schema": WEATHER}
+CHANGED: dict[str, tuple[list[Json], list[str]]] = {
+    "added": ([change("tool_addition", type="tool_reference", name="later")], ["get_weather", "later"]),
+    "withdrawn": ([change("tool_removal", type="tool_reference", name="get_weather")], []),
+    "withdrawn and added": (
+        [change(kind, type="tool_reference", name="get_weather") for kind in ("tool_removal", "tool_addition")],
+        ["get_weather"],
+    ),
+    "added and withdrawn": (
+        [change(kind, type="tool_reference", name="later") for kind in ("tool_addition", "tool_removal")],
+        ["get_weather"],
+    ),
+    "defined": ([change("tool_addition", type="tool_definition", definition=MINE)], ["get_weather", "mine"]),
+    "defined, then withdrawn": (
+        [change("tool_addition", type="tool_definition", definition=MINE),
+         change("tool_removal", type="tool_reference", name="mine")],
+        ["get_weather"],
+    ),
+    "defined anew": (
+        [change("tool_addition", type="tool_definition", definition={**LATER, "description": "x"})],
+        ["get_weather", "later"],
+    ),
+    "an MCP server's of the same name": (
+        [change("tool_removal", type="mcp_tool_reference", server_name="s", name="get_weather")], ["get_weather"]
+    ),
+    "an MCP server's": ([change("tool_removal", type="mcp_toolset_reference", server_name="s")], ["get_weather"]),
+    "an unknown one": ([change("tool_removal", type="tool_reference", name="nobody")], ["get_weather"]),
+    "nothing": ([{"role": "system", "content": [{"type": "tool_addition"}]}], ["get_weather"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CHANGED)
+def test_a_conversation_changes_the_tools(name: str) -> None:
+    changes, expected = CHANGED[name]
+    fields = {"tools": [TOOL, LATER], "messages": [HI, YES, HI, *changes]}
+    assert names(**fields) == expected
+    assert asked(**fields)["messages"] == [HI, YES, HI], "the model reads nothing of it"
+
+
+def test_tools_that_a_conversation_defines() -> None:
+    """As those of the request: Anthropic's own are named, broken ones refused."""
+    listed = change("tool_addition", type="tool_definition", definition=TOOLSETS[0])
+    body = {"max_tokens": 5, "messages": [HI, YES, HI, listed]}
+    assert dropped(CreateMessage.parse(json.dumps(body).encode())) == ["mcp_toolset"]
+    for broken in ({}, {"name": 5}, {"input_schema": WEATHER}, "x"):
+        bad = change("tool_addition", type="tool_definition", definition=broken)
+        with pytest.raises(ProviderInvalidRequest, match=r"^messages\[1\]\.content\.tool\.definition"):
+            asked(messages=[HI, bad])
+
+
+SAMPLES: dict[str, tuple[str, Json]] = {
+    "text": ("assistant", {"text": "a"}),
+    "thinking": ("assistant", {"thinking": "a", "signature": "s"}),
+    "tool_use": ("assistant", USE),
+    "image": ("user", IMAGE),
+    "document": ("user", {"source": {"type": "text", "data": "D"}}),
+    "search_result": ("user", {"content": []}),
+    "tool_result": ("user", {"tool_use_id": "t1"}),
+    "tool_addition": ("system", {"tool": {"type": "tool_reference", "name": "later"}}),
+    "tool_removal": ("system", {"tool": {"type": "tool_reference", "name": "later"}}),
+}
+"""Whose messages have a block of the type, and what it has; all others are in answers and have nothing."""
+
+
+def test_every_block_of_anthropic_s_api_is_taken() -> None:
+    """None makes a conversation unusable that began elsewhere."""
+    unions = ("beta:BetaContentBlock", "beta:BetaContentBlockParam", ":ContentBlock", ":ContentBlockParam")
+    found = set().union(*(kinds(f"anthropic.types.{union}".replace(".:", ":")) for union in unions))
+    assert found >= SAMPLES.keys()
+    for kind in found:
+        role, more = SAMPLES.get(kind, ("assistant", {}))
+        messages = asked(messages=[HI, YES, HI, {"role": role, "content": [{"type": kind, **more}]}, HI])["messages"]
+        assert messages[0] == HI, kind
+    uploaded = user("Read it.", {"type": "container_upload", "file_id": "f"})
+    assert asked(messages=[uploaded])["messages"] == [{"role": "user", "content": "Read it."}]
+
+
 @pytest.mark.parametrize("strict", [True, False, None])
 def test_a_tool_is_as_strict_as_the_client_says(strict: bool | None) -> None:
     (found,) = asked(tools=[{**TOOL, "strict": strict}])["tools"]

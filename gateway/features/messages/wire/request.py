@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -24,9 +24,13 @@ OURS = (None, "custom")
 HIDDEN_BLOCKS = (
     *("redacted_thinking", "fallback", "compaction", "server_tool_use", "mcp_tool_use", "mcp_tool_result"),
     *("web_search_tool_result", "web_fetch_tool_result", "tool_search_tool_result", "code_execution_tool_result"),
-    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result"),
+    *("bash_code_execution_tool_result", "text_editor_code_execution_tool_result", "advisor_tool_result"),
+    *("mcp_tool_listing", "container_upload"),
 )
 """Blocks of earlier answers that other models can't use."""
+UNREAD_BLOCKS = ("container_upload", "tool_addition", "tool_removal")
+"""What nobody reads of a user's and of a system's message: files for code that Anthropic's servers run, and changes of
+the tools, for which see `tools_of`."""
 
 BILLING = "x-anthropic-billing-header:"
 """Starts a line of Claude Code's system prompt that is meant for Anthropic's servers. It changes with each request, so
@@ -58,6 +62,11 @@ class Tool(Struct):
     type: str | None = None
     strict: bool | None = None
     defer_loading: bool | None = None
+
+    def check(self, place: str) -> None:
+        """Raises ProviderInvalidRequest."""
+        if self.name is None and self.type in OURS:
+            raise _invalid(f"{place}.name", f"{place}.name: field required")
 
 
 class ToolChoice(Struct):
@@ -117,8 +126,7 @@ class CreateMessage(Sampling, kw_only=True):
         if request.max_tokens is not None and request.max_tokens < 1:
             raise _invalid("max_tokens", "max_tokens: must be at least 1")
         for place, tool in enumerate(request.tools or ()):
-            if tool.name is None and tool.type in OURS:
-                raise _invalid(f"tools[{place}].name", f"tools[{place}].name: field required")
+            tool.check(f"tools[{place}]")
         return request
 
     @property
@@ -167,31 +175,53 @@ def chat_fields(request: CreateMessage) -> dict[str, Any]:
 
 
 def tools_of(request: CreateMessage) -> list[Tool]:
-    """The tools to show to the model: none that Anthropic runs itself, and a deferred tool only once the conversation
-    mentions it."""
-    tools = [tool for tool in request.tools or () if tool.input_schema is not None and tool.type in OURS]
-    if not any(tool.defer_loading for tool in tools):
-        return tools
-    named = {name for one in request.messages if not isinstance(one.content, str) for name in _named(one.content)}
-    return [tool for tool in tools if not tool.defer_loading or tool.name in named]
+    """The tools to show to the model: none that Anthropic runs itself, a deferred one only once the conversation
+    mentions it, and none that it has withdrawn. Raises ProviderInvalidRequest for one that it defines badly."""
+    tools = {tool.name: tool for tool in _declared(request) if tool.input_schema is not None and tool.type in OURS}
+    shown = {tool.name: not tool.defer_loading for tool in request.tools or ()}
+    for message in request.messages:
+        for block in _blocks(message.content):
+            match block:
+                case {"type": "tool_reference"}:
+                    shown[str(block.get("tool_name") or block.get("name"))] = True
+                case {"type": "tool_addition", "tool": {"definition": {"name": str(name)}}}:
+                    shown[name] = True
+                case {"type": "tool_addition" | "tool_removal" as kind, "tool": {"name": str(name), **about}}:
+                    # Functions of MCP servers have a name of their own; nobody calls them here.
+                    if "server_name" not in about:
+                        shown[name] = kind == "tool_addition"
+    return [tool for name, tool in tools.items() if shown[name]]
+
+
+def _declared(request: CreateMessage) -> list[Tool]:
+    """The request's tools, and those that its messages define."""
+    found = [*(request.tools or ())]
+    for position, message in enumerate(request.messages):
+        for block in _blocks(message.content):
+            match block:
+                case {"type": "tool_addition", "tool": {"definition": definition}}:
+                    place = f"messages[{position}].content.tool.definition"
+                    try:
+                        tool = msgspec.convert(definition, Tool)
+                    except msgspec.ValidationError as error:
+                        raise body.misfit(error, place) from None
+                    tool.check(place)
+                    found.append(tool)
+    return found
 
 
 def dropped(request: CreateMessage) -> list[str]:
     """The types of Anthropic's own tools, which the gateway can't run, and the field of the servers it doesn't ask."""
     servers = ["mcp_servers"] if request.mcp_servers else []
-    return [tool.type for tool in request.tools or () if tool.type is not None and tool.type not in OURS] + servers
+    return [tool.type for tool in _declared(request) if tool.type is not None and tool.type not in OURS] + servers
 
 
-def _named(blocks: Sequence[Any]) -> list[str]:
-    found: list[str] = []
-    for block in blocks:
-        if not isinstance(block, Mapping):
-            continue
-        if block.get("type") == "tool_reference":
-            found.append(str(block.get("tool_name") or block.get("name")))
-        elif isinstance(block.get("content"), list):
-            found += _named(block["content"])
-    return found
+def _blocks(content: object) -> Iterator[Mapping[str, Any]]:
+    """All blocks of a content, and those within them."""
+    for block in content if isinstance(content, list) else ():
+        if isinstance(block, Mapping):
+            yield block
+            yield from _blocks(block.get("content"))
 
 
 def _function(tool: Tool) -> dict[str, Any]:
@@ -307,6 +337,8 @@ def _parts(block: Any, place: str) -> list[Message]:
             raise _invalid(f"{place}.content", f"{place}.content: must be a list of blocks")
         texts = [_text(inner, "text", f"{place}.content[{at}]") for at, inner in enumerate(found)]
         return [text_part("\n".join((str(block.get("title") or ""), str(block.get("source") or ""), *texts)))]
+    if kind in UNREAD_BLOCKS:
+        return []
     if kind == "tool_reference":
         return [text_part(f"The tool {block.get('tool_name') or block.get('name')} can be called now.")]
     raise _unsupported(kind, place)
