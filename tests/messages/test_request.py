@@ -81,6 +81,21 @@ MESSAGES: dict[str, tuple[Json, list[Json]]] = {
         {"messages": [user({"type": "document", "title": "T", "source": {"type": "text", "data": "D"}})]},
         [{"role": "user", "content": "T\n\nD"}],
     ),
+    "what a document is about": (
+        {"messages": [user(
+            {"type": "document", "title": "T", "context": "C", "source": {"type": "text", "data": "D"}},
+            {"type": "document", "context": "C", "title": None, "source": {"type": "content", "content": "D"}},
+            {"type": "document", "context": "", "source": {"type": "content", "content": [
+                {"type": "text", "text": "E"}]}})]},
+        [{"role": "user", "content": "T\n\nC\n\nD\n\nC\n\nD\n\nE"}],
+    ),
+    "a result with a document": (
+        {"messages": [HI, {"role": "assistant", "content": [USE]},
+                      user({"type": "tool_result", "tool_use_id": "t1", "content": [
+                          {"type": "document", "context": "C", "source": {"type": "text", "data": "D"}}]})]},
+        [HI, {"role": "assistant", "content": None, "tool_calls": [CALL]},
+         {"role": "tool", "tool_call_id": "t1", "content": "C\nD"}],
+    ),
     "a search result": (
         {"messages": [user({"type": "search_result", "title": "T", "source": "http://s",
                             "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]})]},

@@ -354,15 +354,15 @@ def _image(source: Any, place: str) -> Message:
 
 
 def _document(block: Mapping[str, Any], place: str) -> list[Message]:
-    title = [text_part(str(block["title"]))] if block.get("title") else []
+    about = [text_part(str(block[name])) for name in ("title", "context") if block.get(name)]
     match block.get("source"):
         case {"type": "text", "data": str(text)}:
-            return [*title, text_part(text)]
+            return [*about, text_part(text)]
         case {"type": "content", "content": str(text)}:
-            return [*title, text_part(text)]
+            return [*about, text_part(text)]
         case {"type": "content", "content": list(blocks)}:
             inner = [_parts(one, f"{place}.source.content[{at}]") for at, one in enumerate(blocks)]
-            return [*title, *(part for parts in inner for part in parts)]
+            return [*about, *(part for parts in inner for part in parts)]
     message = f"{place}: only text documents are supported, not PDF files"
     raise ProviderUnsupportedContentBlock(message, param=place)
 
