@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gateway.cli.main import main
+from gateway.features.evaluation.model_test.results import read
 from tests.cli.commands import environment
 from tests.evaluation.model_test.servers import listening
 from tests.evaluation.model_test.swapping import FAST, swap, written
@@ -52,6 +53,40 @@ def test_wrong_options(tmp_path: Path, test_model: Path, options: tuple[str, str
     done = swap(written(tmp_path, test_model, "right"), "wrong", *options)
     assert (done.returncode, "Traceback" in done.stderr) == (2, False), done.stderr
     assert f"Invalid value for '{options[0]}'" in done.stderr
+
+
+ECHOES = "active_model: one\nmodels: {one: {runtime: echo}, two: {runtime: echo}}\n"
+FEW = "--limit 2 --quiet --no-png --no-html"
+
+
+@pytest.mark.parametrize("option", ["--dry-run", "--help", "-h", "--thresholds"])
+def test_a_run_without_a_score_is_refused(tmp_path: Path, option: str) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(ECHOES)
+    done = swap(config, "two", "--gate", "smoke", "--out", "out", f"--options={FEW} {option}")
+    assert (done.returncode, config.read_text()) == (2, ECHOES)
+    assert f"a run with {option} has no score" in done.stderr
+
+
+def test_only_a_comparison_promotes(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    for baseline, code, says in (([], 0, ""), (["--baseline", "none"], 5, "two was compared with no other model")):
+        config.write_text(ECHOES)
+        # What the first swap leaves in the folder says nothing about the second.
+        done = swap(config, "two", "--gate", "smoke", "--out", "out", "--options", FEW, *baseline)
+        assert (done.returncode, says in done.stderr) == (code, True), done.stderr
+        assert (config.read_text() == ECHOES) == (code != 0)
+
+
+def test_its_own_options_are_the_ones_that_count(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(ECHOES)
+    theirs = f"{FEW} --baseline none --model one --out elsewhere"
+    done = swap(config, "two", "--gate", "smoke", "--out", "out", "--options", theirs)
+    assert done.returncode == 0, done.stderr
+    found = read(tmp_path / "out" / "two")
+    assert (found["target"]["model"], found["gate"]["verdict"]) == ("two", "no regression shown")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -46,8 +46,14 @@ CALLS_AS_TEXT = 6
 PASSED = (0, CALLS_AS_TEXT)
 """Exit codes of a run without a regression: the table judges calls that came out as text, too."""
 
+NOT_COMPARABLE = 5
+
 MEASURED = (*PASSED, 1)
 """Exit codes of a run that has scores. The active model may miss targets; it only needs scores."""
+
+
+ASK_NOTHING = frozenset({"--dry-run", "--help", "-h", "--thresholds"})
+"""Options of model-test that end well without a score."""
 
 
 @dataclass(frozen=True)
@@ -65,9 +71,10 @@ class Test:
     def run(self, model: Model, out: Path, baseline: str) -> int:
         """Returns the exit code of scripts/model-test."""
         say(f"\n{model.name}: {self.suite}", file=sys.stderr)
-        command = [*MODEL_TEST, "run", "--serve", "--config", str(self.source)]
+        # The last of two equal options counts, which is ours.
+        command = [*MODEL_TEST, "run", *self.options, "--serve", "--config", str(self.source)]
         command += ["--model", model.name, "--suite", self.suite, "--baseline", baseline, "--fresh"]
-        command += ["--out", str(out.resolve()), *self.options]
+        command += ["--out", str(out.resolve())]
         with subprocess.Popen(command, stdout=self.stdout) as process:  # noqa: S603
             # The run has to stop its gateway, so it gets SIGTERM and time, never SIGKILL.
             before = signal.signal(signal.SIGTERM, lambda number, frame: process.terminate())
@@ -84,7 +91,10 @@ class Test:
 
 
 def _words(text: str) -> tuple[str, ...]:
-    return tuple(shlex.split(text))
+    words = tuple(shlex.split(text))
+    if (without := next((word for word in words if word in ASK_NOTHING), None)) is not None:
+        raise click.BadParameter(f"a run with {without} has no score")
+    return words
 
 
 @contextmanager
@@ -185,6 +195,7 @@ def _by_suite(
     options: tuple[str, ...],
 ) -> int:
     """Returns the exit code of scripts/model-test, after saying why the candidate doesn't pass."""
+    from gateway.features.evaluation.model_test.results import RESULTS
     from gateway.features.evaluation.model_test.target import RUNS
 
     out = out or RUNS / "swap" / time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
@@ -194,10 +205,25 @@ def _by_suite(
         code = test.run(active, out / active.name, "none")
         if code not in MEASURED:
             return _stays(code, active, f"{active.name} itself couldn't be tested")
-    code = test.run(candidate, out / candidate.name, _absolute(baseline))
+    folder = out / candidate.name
+    with suppress(NotADirectoryError):
+        (folder / RESULTS).unlink(missing_ok=True)  # an earlier run's would pass for this one's
+    code = test.run(candidate, folder, _absolute(baseline))
     if code not in PASSED:
-        return _stays(code, active, f"{candidate.name} did not pass: see above, and {out / candidate.name}")
+        return _stays(code, active, f"{candidate.name} did not pass: see above, and {folder}")
+    if not _compared(folder):
+        return _stays(NOT_COMPARABLE, active, f"{candidate.name} was compared with no other model: see {folder}")
     return 0
+
+
+def _compared(folder: Path) -> bool:
+    """Whether the run has scores that were compared with another one's, and none was shown to be worse."""
+    from gateway.features.evaluation.model_test.results import BadResult, read
+
+    try:
+        return bool(read(folder)["gate"]["verdict"] == "no regression shown")
+    except (BadResult, LookupError, TypeError):
+        return False
 
 
 def _stays(code: int, active: Model, why: str) -> int:
