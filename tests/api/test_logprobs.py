@@ -8,7 +8,8 @@ from typing import Any
 import httpx
 import pytest
 
-from gateway.wire.completions import CompletionReader, CreateCompletion
+from gateway.features.completions.reader import CompletionReader
+from gateway.wire.completions import CreateCompletion
 from gateway.wire.engine import Fixup
 from gateway.wire.logprobs import LogprobsFixup
 from tests.gateway.double import Exchange, Json, chunk, completion

@@ -10,7 +10,8 @@ import pytest
 from openai import OpenAI
 
 from gateway.errors import ProviderInvalidResponse
-from gateway.wire.completions import MAXIMUM, CompletionReader, CreateCompletion
+from gateway.features.completions.reader import CompletionReader
+from gateway.wire.completions import MAXIMUM, CreateCompletion
 from tests.gateway.double import Exchange, answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE

@@ -14,10 +14,11 @@ from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.core.passthrough import Passthrough
 from gateway.core.permission import tier_of
 from gateway.errors import GatewayError, ProviderInvalidRequest
+from gateway.features.completions.reader import CompletionReader, summed
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import Caller, encode, tier_in
-from gateway.wire.completions import CompletionReader, CreateCompletion, Part, summed
+from gateway.wire.completions import CreateCompletion, Part
 from gateway.wire.sse import Sink
 
 AT_ONCE = 8
