@@ -72,7 +72,7 @@ def ls(config: Path | None, as_json: bool, names: tuple[str, ...]) -> None:
     if toolbox.missing:
         raise ProviderUnavailable("; ".join(error.message for error in toolbox.missing.values()))
     if unknown := [name for name in names if not any(fnmatchcase(tool.name, name) for tool in found)]:
-        raise ProviderInvalidRequest(f"no tool is called {unknown[0]}; `ctxgate tools ls` lists them")
+        raise _unknown(unknown[0])
 
 
 @tools.command("call")
@@ -98,13 +98,19 @@ def call(config: Path | None, folder: Path, tenant: str, name: str, arguments: s
 
     result = _with_tools(loaded, (name,), work, lambda: _context(loaded, name, files, tenant))
     if (error := result.get("error")) is not None and set(result) == {"error"}:
-        raise _failure(error["code"], error["message"])
+        raise _failure(name, error["code"], error["message"])
     say(printable_json(json.dumps(result, indent=2, ensure_ascii=False)))
 
 
-def _failure(code: str, message: str) -> Exception:
+def _unknown(name: str) -> ProviderInvalidRequest:
+    return ProviderInvalidRequest(f"no tool is called {name}; `ctxgate tools ls` lists them")
+
+
+def _failure(name: str, code: str, message: str) -> Exception:
     """What ends the command as the tool's error should."""
-    if code in ("invalid_arguments", "tool_unknown"):
+    if code == "tool_unknown":
+        return _unknown(name)
+    if code == "invalid_arguments":
         return ProviderInvalidRequest(message, code=code)
     if code in ("mcp_unavailable", "mcp_busy", "mcp_interrupted", "mcp_timeout"):
         return ProviderUnavailable(message, code=code)
