@@ -155,6 +155,8 @@ async def test_what_is_refused(tmp_path: Path) -> None:
     async with gateway(tmp_path, answers(), responses_days=0) as (url, _), of(url) as client:
         with pytest.raises(BadRequestError, match="responses_days"):
             await client.conversations.create()
+        with pytest.raises(BadRequestError, match="responses_days"):
+            await client.responses.create(input="Hi", background=True)
 
 
 async def test_each_user_sees_their_own(tmp_path: Path) -> None:

@@ -61,7 +61,10 @@ async def create(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateResponse.parse)
     stored = is_stored(request, wanted)
     if wanted.background and not stored:
-        raise ProviderInvalidRequest("background: needs a stored response: leave out store: false", param="background")
+        cure = "leave out store: false"
+        if wanted.store is not False:
+            cure = "this gateway stores none (server.responses_days: 0)"
+        raise ProviderInvalidRequest(f"background: needs a stored response: {cure}", param="background")
     background, stream = wanted.background, wanted.stream
     answer = await prepared(request, wanted, stored=stored, size=size)
     del wanted  # what it says is in the answer's request, and need not be in memory twice
