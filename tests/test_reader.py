@@ -39,7 +39,7 @@ CLASSES = {
     # Every engine is used through it, and a subclass overrides what is different.
     "backends/base.py:Backend": (26, 1),
     "backends/replicas.py:Replicas": (23, 7),
-    "backends/llamacpp.py:LlamaCppBackend": (41, 13),
+    "backends/llamacpp.py:LlamaCppBackend": (42, 13),
     # Whoever deals with an engine holds this one object; its parts are in modules of their own.
     "engines/engine.py:Engine": (34, 19),
     # An answer while it is read, and what is booked at its end.
@@ -121,7 +121,7 @@ ANY = {
     "request/constraints.py": 1,
     "request/grammars.py": 1,
     "request/known_schemas.py": 4,
-    "request/repair_history.py": 5,
+    "request/repair_history.py": 4,
     "request/repeats.py": 2,
     "request/token_estimate.py": 2,
     "request/tools_in_prompt.py": 1,
