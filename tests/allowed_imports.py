@@ -45,6 +45,7 @@ OURS: dict[str, set[str]] = {
     "gateway.cli": {
         *("gateway", "gateway.errors", "gateway.config", "gateway.app", "gateway.feature", "gateway.server"),
         "gateway.wire",
+        "gateway.observe",
     },
     "gateway.__main__": {"gateway.cli"},
     "gateway.features": set(),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -19,8 +20,10 @@ from gateway.cli.listening import listening
 from gateway.cli.options import FILE, Command, config_option, configuration
 from gateway.cli.text import say
 from gateway.config import Config, Model, Server, load
+from gateway.config.hidden import hider
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.feature import offered
+from gateway.observe.logs import Formatter
 from gateway.server.keys import FILE as KEYS
 from gateway.server.keys import KeyFile
 
@@ -181,8 +184,8 @@ def _with_weights(config: Config, offline_model: str | None) -> Config:
         if offline_model is None or error.code != "offline":
             raise
         stand_in = config.resolve(offline_model)
-        say(f"ctxgate: {error}", file=sys.stderr)
-        say(f"ctxgate: until then {stand_in.name} serves: {stand_in.display_name}", file=sys.stderr)
+        _tell(config, str(error))
+        _tell(config, f"until then {stand_in.name} serves: {stand_in.display_name}")
         return replace(config, active_model=stand_in.name)
     return config
 
@@ -205,22 +208,23 @@ def _where(server: Server, listens: socket) -> str:
 
 def _invite(config: Config, listens: socket) -> None:
     """The lines that a client needs, for a person who starts ctxgate for the first time."""
+    where = _where(config.server, listens)
     key = "$CTXGATE_KEY" if config.server.api_keys else "unused"
-    say(
-        f"ctxgate: for a client: OPENAI_BASE_URL={_where(config.server, listens)} OPENAI_API_KEY={key}", file=sys.stderr
-    )
-    say("ctxgate: to try it here, in another terminal: ctxgate chat", file=sys.stderr)
+    _tell(config, f"for a client: OPENAI_BASE_URL={where} OPENAI_API_KEY={key}")
+    _tell(config, "to try it here, in another terminal: ctxgate chat")
     if config.server.page and config.server.uds is None:
-        say(
-            f"ctxgate: to see it at work, in a browser: {_where(config.server, listens).removesuffix('v1')}",
-            file=sys.stderr,
-        )
+        _tell(config, f"to see it at work, in a browser: {where.removesuffix('v1')}")
 
 
 def _announce(config: Config, listens: socket) -> None:
     server, model = config.server, config.resolve(None)
-    where = _where(server, listens)
-    say(f"ctxgate: {where}  active model {model.name} ({model.runtime})  {config.source}", file=sys.stderr)
+    _tell(config, f"{_where(server, listens)}  active model {model.name} ({model.runtime})  {config.source}")
     if model.path is not None and not model.path.exists():
         cure = f"fetch it: ctxgate pull {model.name}" if model.pull is not None else f"put it at {model.path}"
-        say(f"ctxgate: {model.name} isn't on this machine yet; {cure}", file=sys.stderr)
+        _tell(config, f"{model.name} isn't on this machine yet; {cure}")
+
+
+def _tell(config: Config, message: str) -> None:
+    """In the form of the log's lines, whatever its level."""
+    record = logging.LogRecord("ctxgate", logging.INFO, "", 0, message, None, None)
+    say(Formatter(config.log, hider(config.secrets)).format(record), file=sys.stderr)

@@ -146,6 +146,20 @@ def test_init_writes_the_default_once(tmp_path: Path) -> None:
     assert not [*tmp_path.rglob(".config.yaml-*")]
 
 
+def test_each_line_of_a_json_log_is_an_object(tmp_path: Path) -> None:
+    port = free_port()
+    config(
+        tmp_path,
+        "active_model: m\nmodels: {m: {runtime: llama.cpp, path: m.gguf}, echo: {runtime: echo}}\n"
+        f"server: {{port: {port}}}\nlog: {{format: json, level: warning}}\nstate_dir: {tmp_path}/state\n",
+    )
+    with serving(tmp_path) as process, answering(port):
+        assert process.stderr is not None
+        messages = [json.loads(process.stderr.readline())["message"] for _ in range(2)]
+    assert messages[0].startswith(f"http://127.0.0.1:{port}/v1  active model m (llama.cpp)  ")
+    assert messages[1].startswith("m isn't on this machine yet; put it at ")
+
+
 def test_init_into_a_folder_that_can_t_be_written(tmp_path: Path) -> None:
     (tmp_path / ".config").write_text("a file", "utf-8")
     done = ctxgate("init", cwd=tmp_path)
