@@ -52,17 +52,8 @@ class HTTPReply(DirectReply):
     """A reply read from an upstream response."""
 
     __slots__ = (
-        "_ended",
-        "_json",
-        "_reader",
-        "_response",
-        "_seen",
-        "between_events",
-        "collects",
-        "done",
-        "fixup",
-        "progress",
-        "turn",
+        *("_ended", "_json", "_reader", "_response", "_seen", "between_events"),
+        *("collects", "done", "fixup", "progress", "turn"),
     )
 
     def __init__(self, response: Response, fixup: Fixup | None = None) -> None:

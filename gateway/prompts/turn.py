@@ -24,21 +24,8 @@ class Turn:
     """
 
     __slots__ = (
-        "_before",
-        "_complete",
-        "_left",
-        "_table",
-        "apart",
-        "asked",
-        "chain",
-        "fresh",
-        "owner",
-        "prompt",
-        "restored",
-        "server",
-        "shared",
-        "since",
-        "taken",
+        *("_before", "_complete", "_left", "_table", "apart", "asked", "chain", "fresh", "owner"),
+        *("prompt", "restored", "server", "shared", "since", "taken"),
     )
 
     def __init__(

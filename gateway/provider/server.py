@@ -10,7 +10,9 @@ from functools import cache
 from typing import Any
 
 import httpx
+from pydantic import SecretStr
 
+from gateway.config.hidden import hider
 from gateway.errors import (
     GatewayError,
     ProviderInvalidModel,
@@ -131,7 +133,8 @@ class Server:
         """Reads a refusal; returns it with httpx's own error, to be its cause."""
         body = b"".join([piece async for piece in self.bytes(answer)])
         if self._api_key is not None:
-            body = body.replace(self._api_key.encode(), b"[api key]")
+            hidden = hider([SecretStr(self._api_key)])(body.decode("utf-8", "surrogateescape"))
+            body = hidden.encode("utf-8", "surrogateescape")
         kept = httpx.Response(answer.status_code, content=body, request=answer.request)
         cause = httpx.HTTPStatusError(f"HTTP {answer.status_code}", request=answer.request, response=kept)
         return self._failure_type.of(answer.status_code, answer.headers, body), cause

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote, unquote
 
 import psutil
 import pytest
@@ -275,3 +277,56 @@ def names(schema: Any) -> Iterator[str]:
 def test_every_key_of_the_file_is_considered() -> None:
     schema = json.loads((ROOT / "_models/config.schema.json").read_text("utf-8"))
     assert sorted({*names(schema)} - PUBLIC - {*PLACES} - OTHERS.keys()) == []
+
+
+ODD = "sk-ab/cd+ef/0123456789"
+QUOTED: dict[str, str] = {
+    "as it is": ODD,
+    "as PHP writes it": ODD.replace("/", "\\/"),
+    "with a code": ODD.replace("+", "\\u002b"),
+    "in codes alone": "".join(f"\\u{ord(char):04X}" for char in ODD),
+    "in JSON within JSON": json.dumps(ODD.replace("/", "\\/"))[1:-1],
+    "in a URL": quote(ODD, safe=""),
+    "in a URL, small": quote(ODD, safe="").lower(),
+    "in a URL within a URL": quote(quote(ODD, safe=""), safe=""),
+}
+ASKED: dict[str, Json] = {
+    "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/messages": {"max_tokens": 9, "messages": [{"role": "user", "content": "Hi"}]},
+    "/v1/responses": {"input": "Hi"},
+    "/v1/completions": {"prompt": "Hi"},
+    "/v1/tokenize": {"content": "Hi"},
+    "/api/chat": {"messages": [{"role": "user", "content": "Hi"}]},
+    "/upstream/m/v1/models": {},
+}
+UNSTREAMED = ("/v1/tokenize", "/upstream/m/v1/models")
+
+
+def test_a_key_is_hidden_however_its_server_quotes_it(upstream: Upstream, tmp_path: Path) -> None:
+    said: list[str] = []
+
+    async def quoting(exchange: Exchange) -> None:
+        body = b'{"error": {"message": "Incorrect key: %b", "code": "no"}}' % said[-1].encode()
+        if b'"stream":true' in exchange.body:
+            await exchange.start()
+            await exchange.event(body)
+            await exchange.end()
+        else:
+            await exchange.whole(body, status=401)
+
+    model = {"runtime": "openai", "base_url": f"http://127.0.0.1:{upstream.port}", "api_key": "${ODD}"}
+    config = {"active_model": "m", "models": {"m": model}, "state_dir": str(tmp_path / "state")}
+    upstream.script = quoting
+    with started(tmp_path, config, ODD=ODD) as running:
+        for name, written in QUOTED.items():
+            said.append(written)
+            for path, body in ASKED.items():
+                for stream in (False,) if path in UNSTREAMED else (False, True):
+                    answer = running.ask("POST", path, {"model": "m", **body, "stream": stream})
+                    text = answer.body.decode()
+                    for _ in range(3):
+                        assert ODD not in unquote(text).replace("\\/", "/"), (name, path, answer)
+                        text = re.sub(r"\\+u([0-9a-fA-F]{4})", lambda found: chr(int(found[1], 16)), unquote(text))
+                        text = text.replace("\\", "")
+                    assert "[secret]" in text, (name, path, answer)
+        assert ODD not in running.log()

@@ -186,7 +186,7 @@ async def test_retry_after_as_a_date() -> None:
 
 async def test_the_cause_has_the_answer_and_no_text_has_the_key() -> None:
     error = await failure(said(401, "Incorrect key sk-secret given"), api_key="sk-secret")
-    assert error.message == "Incorrect key [api key] given"
+    assert error.message == "Incorrect key [secret] given"
     assert isinstance(error.__cause__, httpx.HTTPStatusError)
     assert error.__cause__.response.status_code == 401
     assert "sk-secret" not in error.__cause__.response.text

@@ -11,6 +11,7 @@ from msgspec import Raw, Struct
 from msgspec.structs import replace
 
 from gateway.backends import Backend, Forward, Forwarded
+from gateway.config.hidden import SHORT, hider
 from gateway.core.passthrough import RequestMeter
 from gateway.core.route import Route
 from gateway.errors import ProviderInvalidResponse
@@ -55,7 +56,7 @@ async def forwarded(asked: Asked, sent: Forward) -> AsyncIterator[tuple[Forwarde
             shared = sent.owner is not None and route.sender.is_shared(asked.caller)
             answer = await backend.forward(_unreused(sent) if shared and not backend.separates else sent)
             try:
-                yield answer if sent.verbatim else await _checked(asked, answer, backend), meter
+                yield await (_quoted(asked, answer) if sent.verbatim else _checked(asked, answer, backend)), meter
             finally:
                 answer.close()
     except BaseException as error:
@@ -78,14 +79,37 @@ def _unreused(sent: Forward) -> Forward:
 class _Begun:
     """An answer whose beginning has been read."""
 
-    def __init__(self, answer: Forwarded, begin: bytes) -> None:
-        self.status, self.headers, self.close = answer.status, answer.headers, answer.close
+    def __init__(self, answer: Forwarded, begin: bytes, headers: Mapping[bytes, bytes] | None = None) -> None:
+        """headers: None for those of the answer."""
+        self.status, self.close = answer.status, answer.close
+        self.headers = answer.headers if headers is None else headers
         self._answer = answer
         self._begin = begin
 
     async def receive(self) -> bytes:
         begin, self._begin = self._begin, b""
         return begin or await self._answer.receive()
+
+
+class _Refusal(_Begun):
+    """One of which nothing more comes."""
+
+    async def receive(self) -> bytes:
+        begin, self._begin = self._begin, b""
+        return begin
+
+
+async def _quoted(asked: Asked, answer: Forwarded) -> Forwarded:
+    """The answer; the beginning of a refusal, and no more, without the model's secrets: servers quote keys that they
+    refuse."""
+    if answer.status < 400 or not asked.route.model.secrets:
+        return answer
+    said = b""
+    while len(said) < SHORT and (piece := await answer.receive()):
+        said += piece
+    told = hider(asked.route.model.secrets)(said[:SHORT].decode("utf-8", "surrogateescape"))
+    headers = {name: value for name, value in answer.headers.items() if name != b"content-length"}
+    return _Refusal(answer, told.encode("utf-8", "surrogateescape"), headers)
 
 
 async def _checked(asked: Asked, answer: Forwarded, backend: Backend) -> Forwarded:
