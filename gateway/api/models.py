@@ -6,16 +6,20 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
+from time import monotonic
 from typing import Any
 
 from gateway.api.listing import Listing, Survey
 from gateway.config import Model
 from gateway.core import Gateway, Route
 from gateway.core.permission import check
+from gateway.errors import GatewayError
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.server.principal import STRANGER_KEY
 from gateway.services import Services
+
+SHARED_SECONDS = 2.0
 
 ENDPOINTS = {"chat": (), "embedding": ("embeddings",)}
 """The capabilities that a role adds, where they aren't its own name."""
@@ -122,14 +126,33 @@ async def ready(request: Request) -> ASGIApp:
     more than that."""
     name = request.path_params.get("name")
     route = request.gateway.route(name)
-    error = await route.server.readiness()
+    stranger = bool(request.scope.get(STRANGER_KEY))
+    error = await (request.services.shared(Readiness).of(route) if stranger else route.server.readiness())
     engine = route.engine
     body = {"id": route.model.name, "ready": error is None, "state": engine.state if engine is not None else None}
-    if request.scope.get(STRANGER_KEY):
+    if stranger:
         body = {"ready": error is None}
     if error is None:
         return JSON(body)
     return JSON(body if name is None else {**body, **error.body()}, error.headers(), 503)
+
+
+class Readiness:
+    """What strangers are told: they all share one question to the model's server, which their number can't repeat."""
+
+    def __init__(self, services: Services) -> None:
+        self._last: tuple[Route, float, asyncio.Task[GatewayError | None]] | None = None
+
+    async def of(self, route: Route) -> GatewayError | None:
+        """See `ModelServer.readiness`; at most SHARED_SECONDS old."""
+        asked, since, task = self._last or (None, 0.0, None)
+        if task is None or asked is not route or (task.done() and monotonic() - since >= SHARED_SECONDS):
+            task = asyncio.create_task(route.server.readiness(), name=f"is {route.model.name} ready")
+            self._last = route, monotonic(), task
+        return await asyncio.shield(task)
+
+    async def aclose(self) -> None:
+        """Holds nothing open; a question ends by itself."""
 
 
 class Inspections:

@@ -559,22 +559,9 @@ class ChatCycle:
     """One request and its answer: what uvicorn reads of a cycle, and a `Client` for `Chat`."""
 
     __slots__ = (
-        "_chunked",
-        "_granted",
-        "_headers",
-        "_left",
-        "_meter",
-        "_protocol",
-        "_task",
-        "arrived",
-        "body",
-        "disconnected",
-        "keep_alive",
-        "more_body",
-        "ready",
-        "response_complete",
-        "waiting_for_100_continue",
-        "wrote",
+        *("_chunked", "_granted", "_headers", "_left", "_meter", "_protocol", "_task", "arrived", "body"),
+        *("disconnected", "keep_alive", "more_body", "ready", "response_complete"),
+        *("waiting_for_100_continue", "wrote"),
     )
     response_started = False
     """For uvicorn: an answer doesn't begin before the whole body is there."""

@@ -42,16 +42,8 @@ class KeepAlive:
     """
 
     __slots__ = (
-        "_answering",
-        "_client",
-        "_keep_alive",
-        "_ping",
-        "_progress",
-        "_sent",
-        "_silent",
-        "_task",
-        "_timer",
-        "started",
+        *("_answering", "_client", "_keep_alive", "_ping", "_progress", "_sent", "_silent", "_task"),
+        *("_timer", "started"),
     )
 
     def __init__(
