@@ -352,3 +352,40 @@ async def test_no_address_reaches_llama_cpp(name: str) -> None:
         assert (await gateway.ask(allowed, "/apply-template")).status == 200
         sent = [exchange for exchange in gateway.engine.requests if exchange.body]
         assert not [exchange for exchange in sent if b"169.254" in exchange.body or b"passwd" in exchange.body]
+
+
+AROUND: dict[str, bytes] = {
+    **{
+        f"n={number}": part("n", number.encode())
+        for number in ("0", "00", "01", "0010", "000199999", "11", "+1", " 1", "1.0")
+    },
+    **{f"n={number!r}": part("n", number.encode()) for number in ("", "٣", "1\n", "1e1", "1_0")},
+    "n as a file": part("n", b"99", "f"),
+    "n as one of several": part("n[]", b"99"),
+    "a model as a file": part("model", b"other", "f"),
+    "streaming as a file": part("stream", b"true", "f"),
+    "a tier as a file": part("service_tier", b"priority", "f"),
+    "what is left out as a file": part("quality", b"hd", "f"),
+    "what is left out as one of several": part("quality[]", b"hd"),
+    "what is set as a file": part("size", b"9x9", "f"),
+    "what is set as several files": part("size[]", b"9x9", "f"),
+}
+
+
+@pytest.mark.parametrize("name", AROUND)
+async def test_no_field_of_a_form_goes_round_what_is_checked(name: str) -> None:
+    settings: dict[str, Any] = {"strip_params": frozenset({"quality"}), "force_params": {"size": "1x1"}}
+    async with running(answers(b"{}"), **settings, **HEARS) as gateway:
+        for path in ("/v1/images/edits", "/v1/images/variations"):
+            pictures = (part("image", b"a", "a"), part("mask", b"b", "b"), AROUND[name])
+            whole = form(*([] if "model" in name else [part("model", b"m")]), *pictures)
+            answer = await asked(gateway, post(whole, path))
+            assert (answer.status, answer.error["type"]) == (400, "invalid_request_error"), answer
+        assert not gateway.engine.requests
+
+
+async def test_ten_pictures_are_counted_as_they_are_asked_for() -> None:
+    async with running(answers(b"{}"), **HEARS) as gateway:
+        whole = form(part("model", b"m"), part("image[]", b"a", "a"), part("image[]", b"b", "b"), part("n", b"10"))
+        assert (await asked(gateway, post(whole, "/v1/images/edits"))).status == 200
+        assert form_of(gateway.engine.requests[-1])[0]["n"] == ["10"]

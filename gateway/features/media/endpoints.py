@@ -26,6 +26,9 @@ from gateway.wire.chat import ApiName, Wanted, encode, tier_in
 PATH = "/:@!$&'()*+,;=~"
 """Characters of a path, besides letters and digits, that need no escape."""
 
+READ = ("model", "n", "stream", "service_tier")
+"""Fields of a form that the gateway reads."""
+
 speeches, images, others = parser(CreateSpeech), parser(CreateImage), parser(Named)
 
 
@@ -68,6 +71,7 @@ async def _form(request: Request, path: str, role: Role, api: ApiName, needed: s
             raise ProviderInvalidRequest(f"{needed}: a file is required", param=needed)
         named = upload.field("model")
         route = request.gateway.route(named, role)
+        _check_names(route, upload)
         usage = {"pictures": pictures(upload.field("n"))} if api == "images" else {}
         tier = tier_in({"service_tier": Raw(encode(upload.field("service_tier")))})
         stream = upload.field("stream") == "true"
@@ -76,6 +80,16 @@ async def _form(request: Request, path: str, role: Role, api: ApiName, needed: s
     except BaseException:
         upload.close()
         raise
+
+
+def _check_names(route: Route, upload: Upload) -> None:
+    """Raises ProviderInvalidRequest for a field that the gateway reads or sets, if only the engine would see it so:
+    as a file, or as one of several."""
+    known = {*READ, *route.model.strip_params, *route.model.force_params}
+    listed = [name for name in upload.fields if name.endswith("[]")]
+    for name in (*(file.name for file in upload.files), *listed):
+        if name.removesuffix("[]") in known:
+            raise ProviderInvalidRequest(f"{name}: must be a field of its own, and no file", param=name)
 
 
 def _form_fields(route: Route, upload: Upload) -> list[tuple[str, str]]:
