@@ -34,6 +34,19 @@ REASONING = [
     "response.content_part.done reasoning_text",
     "response.output_item.done reasoning",
 ]
+SUMMED = [
+    "response.output_item.added reasoning",
+    "response.content_part.added reasoning_text",
+    "response.reasoning_summary_part.added summary_text",
+    "response.reasoning_text.delta",
+    "response.reasoning_summary_text.delta",
+    "response.reasoning_text.done",
+    "response.content_part.done reasoning_text",
+    "response.reasoning_summary_text.done",
+    "response.reasoning_summary_part.done summary_text",
+    "response.output_item.done reasoning",
+]
+"""Reasoning of which a summary was asked for."""
 CALL = [
     "response.output_item.added function_call",
     "response.function_call_arguments.delta",

@@ -16,7 +16,7 @@ from pydantic import TypeAdapter
 from tests.api.asking import USAGE_CHUNK, call, frames, said
 from tests.gateway.double import Json, Script, chunk, completion, streams
 from tests.gateway.running import running
-from tests.responses.events import CASES, TOOLS
+from tests.responses.events import CASES, MESSAGE, REASONING, START, SUMMED, TOOLS
 
 EVENT: TypeAdapter[Any] = TypeAdapter(ResponseStreamEvent)
 
@@ -60,7 +60,9 @@ def laws(events: list[Json]) -> None:
         assert about[-1]["type"] == "response.output_item.done"
         assert about[-1]["item"] == item
         assert all(event.get("item_id", item["id"]) == item["id"] for event in about)
-        deltas = "".join(event["delta"] for event in about if event["type"].endswith(".delta"))
+        deltas = "".join(
+            event["delta"] for event in about if event["type"].endswith(".delta") and "summary_index" not in event
+        )
         whole = {
             "message": lambda item: item["content"][0]["text"],
             "reasoning": lambda item: item["content"][0]["text"],
@@ -68,6 +70,46 @@ def laws(events: list[Json]) -> None:
             "custom_tool_call": lambda item: item["input"],
         }[item["type"]](item)
         assert deltas == whole
+
+
+REASONED = said(chunk(reasoning_content="Hmm."), chunk("Yes."))
+SUMMARIES: dict[str, tuple[Json | None, str | None]] = {
+    "automatic": ({"summary": "auto"}, "auto"),
+    "detailed": ({"effort": "low", "summary": "detailed"}, "detailed"),
+    "concise, in the old word": ({"generate_summary": "concise"}, "concise"),
+    "none": ({"summary": "none"}, None),
+    "null": ({"effort": "low", "summary": None}, None),
+    "not asked for": (None, None),
+}
+
+
+@pytest.mark.parametrize("name", SUMMARIES)
+async def test_a_summary_of_the_reasoning(name: str) -> None:
+    """Nobody writes another one, so it is the text itself, which many clients look for there alone."""
+    reasoning, summary = SUMMARIES[name]
+    events = await asked(REASONED, reasoning=reasoning)
+    assert list(map(named, events)) == [*START, *(SUMMED if summary else REASONING), *MESSAGE, "response.completed"]
+    laws(events)
+    response = events[-1]["response"]
+    item = response["output"][0]
+    assert response["reasoning"]["summary"] == summary
+    assert item["content"] == [{"type": "reasoning_text", "text": "Hmm."}]
+    assert item["summary"] == ([{"type": "summary_text", "text": "Hmm."}] if summary else [])
+    parts = [event for event in events if "summary_index" in event]
+    assert {event["summary_index"] for event in parts} == ({0} if summary else set())
+    texts = [event["part"]["text"] for event in parts if "part" in event]
+    assert texts == (["", "Hmm."] if summary else [])
+
+
+async def test_a_summary_is_read_again_once() -> None:
+    """Whatever of the item a client sends back: the text is in it twice."""
+    item = (await asked(REASONED, reasoning={"summary": "auto"}))[-1]["response"]["output"][0]
+    lefts: list[Json] = [{}, {"content": []}, {"content": None}, {"summary": []}]
+    for left in lefts:
+        past = [{"role": "user", "content": "Hi"}, {**item, **left}, {"role": "assistant", "content": "Yes."}]
+        async with running(said(chunk("Fine."))) as gateway:
+            await gateway.ask({"input": past, "stream": True, "store": False}, "/v1/responses")
+            assert (await gateway.engine.asked()).json["messages"][1]["reasoning_content"] == "Hmm."
 
 
 async def test_a_call_whole() -> None:

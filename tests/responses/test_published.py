@@ -51,7 +51,7 @@ SCRIPTS = {**{name: script for name, (script, _) in CASES.items() if not of_open
 
 @pytest.mark.parametrize("name", SCRIPTS)
 async def test_events(name: str) -> None:
-    body = {"model": "m", "input": "Hello", "tools": FUNCTIONS, "store": False}
+    body = {"model": "m", "input": "Hello", "tools": FUNCTIONS, "store": False, "reasoning": {"summary": "auto"}}
     async with running(SCRIPTS[name], SCRIPTS[name]) as gateway:
         found = [event for _, event in frames(await gateway.ask({**body, "stream": True}, "/v1/responses"))]
         async with connect(f"ws://127.0.0.1:{gateway.port}/v1/responses", proxy=None) as client:

@@ -44,7 +44,7 @@ def response_object(
         text["format"] = defaults | {key: value for key, value in _fields(format).items() if value is not None}
     if request.text is not None and request.text.verbosity is not None:
         text["verbosity"] = request.text.verbosity
-    effort, summary = (request.reasoning.effort, request.reasoning.summary) if request.reasoning else (None, None)
+    effort, summary = (request.reasoning.effort, request.reasoning.summed) if request.reasoning else (None, None)
     return {
         "id": id,
         "object": "response",
@@ -224,10 +224,10 @@ class ResponseEncoder:
         current = self._open
         if not isinstance(current, _OpenText) or current.kind != kind:
             self._close(events, "completed")
-            current = self._open = _OpenText(self, kind)
+            current = self._open = (_OpenReasoning if kind == "reasoning" else _OpenText)(self, kind)
             events += current.begin()
         if text or logprobs:
-            events.append(current.delta(text, logprobs))
+            events += current.delta(text, logprobs)
         return current
 
     def _call(self, events: list[Event], start: CallStart) -> None:
@@ -317,11 +317,11 @@ class _OpenText(_Open):
     def begin(self) -> list[Event]:
         return [*super().begin(), self.event("response.content_part.added", content_index=0, part=self._part())]
 
-    def delta(self, text: str, logprobs: list[Any]) -> Event:
+    def delta(self, text: str, logprobs: list[Any]) -> list[Event]:
         self._texts.append(text)
         self._logprobs += logprobs
         more = {"logprobs": logprobs} if self._visible else {}
-        return self.event(f"response.{self._type}.delta", content_index=0, delta=text, **more)
+        return [self.event(f"response.{self._type}.delta", content_index=0, delta=text, **more)]
 
     def cited(self, citation: Citation) -> Event:
         at = {"start_index": citation.start_index or 0, "end_index": citation.end_index or 0}
@@ -333,19 +333,50 @@ class _OpenText(_Open):
     def finish(self, status: str) -> list[Event]:
         part = self._part()
         self.item["content"] = [part]
-        if self.kind == "reasoning" and self.encoder._sealed:
-            self.item["encrypted_content"] = seal(part["text"])
         more = {"logprobs": self._logprobs} if self._visible else {}
         return [
             self.event(f"response.{self._type}.done", content_index=0, **{self._field: part[self._field]}, **more),
             self.event("response.content_part.done", content_index=0, part=part),
+            *self._whole("".join(self._texts)),
             *super().finish(status),
         ]
+
+    def _whole(self, text: str) -> list[Event]:
+        """What else the item has, now that its text is whole."""
+        return []
 
     def _part(self) -> Item:
         part = {"type": self._type, self._field: "".join(self._texts)}
         more = {"annotations": [*self._annotations], "logprobs": [*self._logprobs]}
         return {**part, **more} if self._visible else part
+
+
+class _OpenReasoning(_OpenText):
+    """Its summary, if the client asked for one, is the same text: nobody writes another."""
+
+    def begin(self) -> list[Event]:
+        return [*super().begin(), *self._summary("part.added", part=_summary(""))]
+
+    def delta(self, text: str, logprobs: list[Any]) -> list[Event]:
+        return [*super().delta(text, logprobs), *self._summary("text.delta", delta=text)]
+
+    def _whole(self, text: str) -> list[Event]:
+        if self.encoder._sealed:
+            self.item["encrypted_content"] = seal(text)
+        if self._summed:
+            self.item["summary"] = [_summary(text)]
+        return [*self._summary("text.done", text=text), *self._summary("part.done", part=_summary(text))]
+
+    @property
+    def _summed(self) -> bool:
+        return self.encoder.response["reasoning"]["summary"] is not None
+
+    def _summary(self, what: str, **fields: Any) -> list[Event]:
+        return [self.event(f"response.reasoning_summary_{what}", summary_index=0, **fields)] if self._summed else []
+
+
+def _summary(text: str) -> Item:
+    return {"type": "summary_text", "text": text}
 
 
 class _OpenCall(_Open):

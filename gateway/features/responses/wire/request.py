@@ -44,8 +44,17 @@ NAMESPACE = "__"
 
 
 class Reasoning(Struct):
+    """generate_summary: the former name of summary."""
+
     effort: Name | None = None
     summary: Name | None = None
+    generate_summary: Name | None = None
+
+    @property
+    def summed(self) -> str | None:
+        """The summary that the client wants."""
+        summary = self.summary or self.generate_summary
+        return None if summary == "none" else summary
 
 
 class TextFormat(Struct):
