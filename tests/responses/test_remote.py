@@ -167,11 +167,11 @@ async def test_a_client_can_t_lift_the_operator_s_bound() -> None:
 
 async def test_a_stream_tells_what_was_dropped() -> None:
     async with running(speaks("Hi."), mcp=SERVERS) as gateway:
-        said: Any = [{"role": "user", "content": "Hi"}, {"type": "item_reference", "id": "x"}]
+        said: Any = [{"role": "user", "content": "Hi"}, {"type": "web_search_call", "id": "x"}]
         for stream in (False, True):
             answer = await post(gateway, server("it"), {"type": "web_search"}, input=said, stream=stream)
             assert answer.headers["x-ctxgate-dropped-tools"] == "web_search"
-            assert answer.headers["x-ctxgate-dropped-items"] == "item_reference"
+            assert answer.headers["x-ctxgate-dropped-items"] == "web_search_call"
 
 
 @pytest.mark.parametrize(

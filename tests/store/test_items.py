@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from itertools import pairwise
 from typing import Any
 
@@ -126,48 +126,93 @@ async def test_a_removed_item_is_gone_from_its_response(store: Store) -> None:
     assert ids(await conversations.items(made, LOCAL)) == ["d"]
 
 
-def test_items_that_had_no_rows(url: str) -> None:
-    """Up, and down again."""
+@pytest.fixture
+def connection(url: str) -> Iterator[Connection]:
     engine = create_engine(url.replace("postgresql:", "postgresql+psycopg:").replace("/folder/", "/"))
+    with engine.connect() as connection, connection.begin():
+        yield connection
+    engine.dispose()
+
+
+def migrate(connection: Connection, how: Any, revision: str) -> None:
+    config = Config()
+    config.set_main_option("script_location", str(LOCATION))
+    config.set_main_option("path_separator", "newline")
+    config.set_main_option("version_locations", str(ROOT / "gateway/features/responses/migrations"))
+    config.attributes |= {"connection": connection, "version_table": "v"}
+    how(config, revision)
+
+
+def all_items(connection: Connection) -> list[tuple[str, int, str, Any]]:
+    found = connection.execute(text("SELECT response, place, id, item FROM response_items ORDER BY response, place"))
+    return [(row.response, row.place, row.id, json.loads(row.item)) for row in found]
+
+
+def test_items_that_had_no_rows(connection: Connection) -> None:
+    """Up, and down again."""
     rows = [
         ("r1", json.dumps(response("r1", message("b"))), [message("a", "é\n\u2028")], "conv_1"),
         ("r2", json.dumps(response("r2", message("d"))), [message("c")], None),
         ("items_1", "", [message("e"), {"type": "message"}], "conv_1"),
     ]
-
-    def migrate(connection: Connection, how: Any, revision: str) -> None:
-        config = Config()
-        config.set_main_option("script_location", str(LOCATION))
-        config.set_main_option("path_separator", "newline")
-        config.set_main_option("version_locations", str(ROOT / "gateway/features/responses/migrations"))
-        config.attributes |= {"connection": connection, "version_table": "v"}
-        how(config, revision)
-
-    def all_items(connection: Connection) -> list[tuple[str, int, str, Any]]:
-        found = connection.execute(
-            text("SELECT response, place, id, item FROM response_items ORDER BY response, place")
+    migrate(connection, command.upgrade, "responses_0003")
+    for id, held, items, conversation in rows:
+        connection.execute(
+            text(
+                "INSERT INTO responses (id, tenant, owner, created_at, response, items, conversation) "
+                "VALUES (:id, 't', 'o', 1, :response, :items, :conversation)"
+            ),
+            {"id": id, "response": held, "items": json.dumps(items), "conversation": conversation},
         )
-        return [(row.response, row.place, row.id, json.loads(row.item)) for row in found]
+    migrate(connection, command.upgrade, "responses_0004")
+    before = [
+        ("items_1", 0, "e", message("e")),
+        ("items_1", 1, "", {"type": "message"}),
+        ("r1", 0, "a", message("a", "é\n\u2028")),
+        ("r1", item_rows.OUTPUTS, "b", message("b")),
+        ("r2", 0, "c", message("c")),
+    ]
+    assert all_items(connection) == before
+    migrate(connection, command.upgrade, "responses_0005")
+    assert all_items(connection) == [*before, ("r2", item_rows.OUTPUTS, "d", message("d"))]
+    migrate(connection, command.downgrade, "responses_0004")
+    assert all_items(connection) == before
+    migrate(connection, command.downgrade, "responses_0003")
+    kept = connection.execute(text("SELECT id, items FROM responses")).all()
+    assert {row.id: json.loads(row.items) for row in kept} == {id: items for id, _, items, _ in rows}
 
-    with engine.connect() as connection, connection.begin():
-        migrate(connection, command.upgrade, "responses_0003")
-        for id, held, items, conversation in rows:
+
+def test_references_that_were_stored(connection: Connection) -> None:
+    """They would hide what they name, since they have its id; what only speaks of them stays."""
+    reference = {"type": "item_reference", "id": "b"}
+    rows = [
+        ("r1", response("r1", message("b")), [message("a", json.dumps(reference))], None),
+        ("r2", response("r2", message("d")), [reference, message("c")], None),
+        # Its conversation was deleted, so what the model wrote has rows already.
+        ("r3", response("r3", message("f")), [message("e")], "conv_1"),
+    ]
+    migrate(connection, command.upgrade, "responses_0004")
+    for id, held, items, conversation in rows:
+        every = [*enumerate(items), *(enumerate(held["output"], item_rows.OUTPUTS) if conversation else ())]
+        connection.execute(
+            text(
+                "INSERT INTO responses (id, tenant, owner, created_at, response, size) VALUES (:id, 't', 'o', 1, :r, 9)"
+            ),
+            {"id": id, "r": json.dumps(held)},
+        )
+        for place, item in every:
             connection.execute(
                 text(
-                    "INSERT INTO responses (id, tenant, owner, created_at, response, items, conversation) "
-                    "VALUES (:id, 't', 'o', 1, :response, :items, :conversation)"
+                    "INSERT INTO response_items (response, place, id, size, item) VALUES (:id, :place, :of, 1, :item)"
                 ),
-                {"id": id, "response": held, "items": json.dumps(items), "conversation": conversation},
+                {"id": id, "place": place, "of": item["id"], "item": json.dumps(item)},
             )
-        migrate(connection, command.upgrade, "responses_0004")
-        assert all_items(connection) == [
-            ("items_1", 0, "e", message("e")),
-            ("items_1", 1, "", {"type": "message"}),
-            ("r1", 0, "a", message("a", "é\n\u2028")),
-            ("r1", item_rows.OUTPUTS, "b", message("b")),
-            ("r2", 0, "c", message("c")),
-        ]
-        migrate(connection, command.downgrade, "responses_0003")
-        kept = connection.execute(text("SELECT id, items FROM responses")).all()
-        assert {row.id: json.loads(row.items) for row in kept} == {id: items for id, _, items, _ in rows}
-    engine.dispose()
+    migrate(connection, command.upgrade, "responses_0005")
+    assert [(id, place, of) for id, place, of, _ in all_items(connection)] == [
+        ("r1", 0, "a"), ("r1", item_rows.OUTPUTS, "b"),
+        ("r2", 1, "c"), ("r2", item_rows.OUTPUTS, "d"),
+        ("r3", 0, "e"), ("r3", item_rows.OUTPUTS, "f"),
+    ]  # fmt: skip
+    sizes = {row.id: row.size for row in connection.execute(text("SELECT id, size FROM responses"))}
+    added = len(json.dumps(message("b"), separators=(",", ":")))
+    assert sizes == {"r1": 9 + added, "r2": 9 + added, "r3": 9}

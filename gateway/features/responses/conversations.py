@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gateway.features.responses.references import resolved
 from gateway.features.responses.stored import conversations, paging
 from gateway.features.responses.wire.conversations import AddItems, CreateConversation, UpdateConversation, shown
 from gateway.server.asgi import ASGIApp
@@ -12,7 +13,8 @@ from gateway.wire.stored import listed
 async def create(request: Request) -> ASGIApp:
     wanted = await request.translated(CreateConversation.parse)
     store = await conversations(request)
-    return JSON(await store.create(wanted.items or [], wanted.metadata or {}, request.principal))
+    items = await resolved(request, wanted.items or [], field="items")
+    return JSON(await store.create(items, wanted.metadata or {}, request.principal))
 
 
 async def retrieve(request: Request) -> ASGIApp:
@@ -31,8 +33,10 @@ async def delete(request: Request) -> ASGIApp:
 
 async def add_items(request: Request) -> ASGIApp:
     wanted = await request.translated(AddItems.parse)
-    items = await (await conversations(request)).add(_id(request), wanted.items, request.principal)
-    return JSON(listed([shown(item) for item in items], more=False))
+    store = await conversations(request)
+    items = await resolved(request, wanted.items, field="items")
+    added = await store.add(_id(request), items, request.principal)
+    return JSON(listed([shown(item) for item in added], more=False))
 
 
 async def items(request: Request) -> ASGIApp:

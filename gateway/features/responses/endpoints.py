@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.streaming import (
@@ -20,6 +20,7 @@ from gateway.core.in_thread import LARGE, in_thread_if_large
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
 from gateway.feature import offered
 from gateway.features.responses.background import Background, Backgrounds
+from gateway.features.responses.references import resolved
 from gateway.features.responses.stored import conversations, paging, responses
 from gateway.features.responses.wire.answer import RUNNING, ResponseEncoder, new_id, response_object
 from gateway.features.responses.wire.compact import Compact, compaction
@@ -141,12 +142,14 @@ async def compact(request: Request) -> ASGIApp:
     before: list[Item] = []
     if wanted.previous_response_id is not None:
         before = await (await responses(request)).conversation(wanted.previous_response_id, request.principal)
-    items = [*before, *wanted.items]
+    asked = wanted.items
+    given = await resolved(request, asked, before)
+    items = [*before, *given]
 
     def translated() -> ChatRequest:
         return ChatRequest.parse(encode(compact_fields(wanted, items)), "responses", request.caller)
 
-    chat = await in_thread_if_large(_size(size, before), translated)
+    chat = await in_thread_if_large(_size(size, before if given is asked else items), translated)
     written: list[str] = []
     usage, cut = UsagePiece(), False
     with await request.gateway.chat(chat) as run:
@@ -166,9 +169,9 @@ async def compact(request: Request) -> ASGIApp:
     return JSON(made, extra_headers(run))
 
 
-def _size(body: int, before: list[Item]) -> int:
-    """What `in_thread_if_large` is told: items of earlier turns may be large."""
-    return max(body, LARGE + 1) if before else body
+def _size(body: int, stored: list[Item]) -> int:
+    """What `in_thread_if_large` is told: items that the request doesn't have itself may be large."""
+    return max(body, LARGE + 1) if stored else body
 
 
 def is_stored(request: Request, wanted: CreateResponse) -> bool:
@@ -182,10 +185,11 @@ async def prepared(
     stored: bool,
     size: int,
     before: list[Item] | None = None,
+    held: Sequence[Item] = (),
     kind: type[ResponseInProgress] | None = None,
 ) -> ResponseInProgress:
-    """size: of the request, in bytes. before: the earlier items, if they don't come from the store. kind: the answer's
-    class."""
+    """size: of the request, in bytes. before: the earlier items, if they don't come from the store. held: others that
+    the input may refer to. kind: the answer's class."""
     model = request.gateway.route(wanted.model).model.name
     conversation = wanted.conversation_id
     needed = stored or conversation is not None or (wanted.previous_response_id is not None and before is None)
@@ -198,16 +202,19 @@ async def prepared(
         before = []
         if store is not None and previous is not None:
             before = await store.conversation(previous, request.principal, cut=cut)
+    asked = wanted.items
+    items = await resolved(request, asked, before, held)
+    size = _size(size, [] if items is asked else items)
     tools = ToolTable(wanted.tools)
     begin: Begin | None = None
     if tools.servers:
         join: Join = offered("remote_tools")
         begin = await join(request, tools)
     kept = store if stored or conversation is not None else None
-    given = [*before, *wanted.items]
+    given = [*before, *items]
     rows: list[Written] = []
     if kept is not None or kind is not None:
-        rows = await in_thread_if_large(size, _written, wanted.items, before)
+        rows = await in_thread_if_large(size, _written, items, before)
     said, chat = await _said(request, wanted, given, tools, _size(size, before))
     response = response_object(wanted, model, tools, id=new_id("resp"), created_at=int(time.time()), store=stored)
     encoder = ResponseEncoder(response, tools, time.time, sealed=wanted.includes("reasoning.encrypted_content"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,9 +14,11 @@ from gateway.features.responses.wire.request import Item
 from gateway.wire.chat import decode
 
 OUTPUTS = 1_000_000
-"""The place of the first item that the model wrote. Only responses of a conversation have theirs here, too."""
+"""The place of the first item that the model wrote. They are in the response, too."""
 MAX_BYTES, MAX_ITEMS = 32 * 1024 * 1024, 20_000
 """Of the earlier items, as JSON, that a model may be shown."""
+AT_ONCE = 1000
+"""Ids in one query."""
 PAGE_BYTES = 4 * 1024 * 1024
 """Of the items of a page, unless its first one is larger alone."""
 
@@ -63,9 +65,10 @@ def given_to(connection: Connection, response: str) -> list[Item]:
     return [decode(item) for item in found]
 
 
-def count_given(connection: Connection, response: str) -> int:
-    count: int = connection.execute(_COUNT_GIVEN, {"response": response, "outputs": OUTPUTS}).scalar_one()
-    return count
+def measure_given(connection: Connection, response: str) -> tuple[int, int]:
+    """The number of the items that the response was given, and their size."""
+    count, size = connection.execute(_MEASURE_GIVEN, {"response": response, "outputs": OUTPUTS}).one()
+    return count, int(size)
 
 
 def newest(connection: Connection, conversation: str, *, cut: bool) -> list[Item]:
@@ -122,6 +125,23 @@ def item(connection: Connection, key: Row[Any]) -> Item:
     return found
 
 
+def named(connection: Connection, ids: Collection[str], owner: Mapping[str, str]) -> dict[str, Item]:
+    """An owner's items that have these ids; the newest, if several have the same.
+
+    Raises ProviderInvalidRequest if they are more than a model may be shown.
+    """
+    keys: list[Row[Any]] = []
+    if len(ids) <= MAX_ITEMS:
+        wanted = [*ids]
+        for begin in range(0, len(wanted), AT_ONCE):
+            keys += connection.execute(_NAMED, {**owner, "ids": wanted[begin : begin + AT_ONCE]}).all()
+    size = sum(key.size for key in keys)
+    if len(ids) > MAX_ITEMS or size > MAX_BYTES:
+        message = f"input: a model is shown {MAX_ITEMS} stored items of {MAX_BYTES} bytes at most: refer to fewer"
+        raise ProviderInvalidRequest(message, code="conversation_too_large", param="input")
+    return {key.id: item(connection, key) for key in keys}
+
+
 def known(connection: Connection, conversation: str, ids: Collection[str]) -> set[str]:
     """Those of the ids that items of the conversation have."""
     return {*connection.execute(_KNOWN, {"of": conversation, "ids": [*ids]}).scalars()} if ids else set()
@@ -137,7 +157,9 @@ _ADD = text(
 _NEXT = text("SELECT coalesce(max(place), -1) + 1 FROM response_items WHERE response = :response")
 _DELETE_OUTPUTS = text("DELETE FROM response_items WHERE response = :response AND place >= :outputs")
 _GIVEN = text("SELECT item FROM response_items WHERE response = :response AND place < :outputs ORDER BY place")
-_COUNT_GIVEN = text("SELECT count(*) FROM response_items WHERE response = :response AND place < :outputs")
+_MEASURE_GIVEN = text(
+    "SELECT count(*), coalesce(sum(size), 0) FROM response_items WHERE response = :response AND place < :outputs"
+)
 _ITEM = text("SELECT item FROM response_items WHERE response = :response AND place = :place")
 _REMOVE = text("DELETE FROM response_items WHERE response = :response AND place = :place")
 _TOTAL = text(
@@ -175,6 +197,12 @@ _FIND = {
 _KNOWN = text(f"SELECT DISTINCT i.id {_FROM} WHERE r.conversation = :of AND i.id IN :ids").bindparams(
     bindparam("ids", expanding=True)
 )
+
+_NAMED = text(
+    "SELECT id, response, place, size FROM (SELECT i.id, i.response, i.place, i.size, "  # noqa: S608 - made of the texts above
+    f"row_number() OVER (PARTITION BY i.id ORDER BY {_ordered('DESC')}) AS number "
+    f"{_FROM} WHERE r.tenant = :tenant AND r.owner = :owner AND i.id IN :ids) found WHERE number = 1"
+).bindparams(bindparam("ids", expanding=True))
 
 
 def _page(whose: Whose, *, begins: bool, ascending: bool) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,7 +74,7 @@ class ResponseStore:
                 return None
         response = encode(stored.response).decode() if stored.response else ""
         items = stored.items
-        outputs = written(stored.response["output"] if stored.response and conversation is not None else ())
+        outputs = written(stored.response["output"] if stored.response else ())
         id: str = stored.response.get("id") or new_id("items")
         began = stored.response.get("created_at")
         row = {
@@ -133,6 +133,11 @@ class ResponseStore:
         if len(rows) > LONGEST:
             raise ProviderInvalidRequest(f"{param}: the conversation has more than {LONGEST} responses", param=param)
         return [item for response, items in reversed(rows) for item in (*items, *response["output"])]
+
+    async def named(self, ids: Collection[str], principal: Principal) -> dict[str, Item]:
+        """The user's items that have these ids. Raises ProviderInvalidRequest if they are too many."""
+        owner = {"tenant": principal.tenant, "owner": principal.user}
+        return await self._store.read(lambda connection: item_rows.named(connection, ids, owner))
 
     async def delete(self, id: str, principal: Principal) -> None:
         """Its items stay in its conversation, if it has one. Raises ProviderInvalidRequest (404)."""
@@ -194,8 +199,8 @@ def _rows(
         if row is None:
             # Deleted or expired: the conversation begins after it.
             break
-        count += item_rows.count_given(connection, next_id)
-        size += row.size
+        given, length = item_rows.measure_given(connection, next_id)
+        count, size = count + given, size + length + len(row.response)
         if cut and (count > item_rows.MAX_ITEMS or size > item_rows.MAX_BYTES):
             break
         item_rows.check_size(id, count, size, "previous_response_id")
@@ -218,7 +223,7 @@ _OLDEST = text(
 _EXPIRED = text("SELECT id, size FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT :most")
 _DELETE_SOME = text("DELETE FROM responses WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
 _GET = text(
-    "SELECT previous_id, response, size, conversation FROM responses "
+    "SELECT previous_id, response, conversation FROM responses "
     "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"
 )
 _USE = text("UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner")

@@ -151,10 +151,11 @@ class _Connection:
     async def _respond(self, wanted: CreateResponse, size: int, *, generate: bool) -> None:
         request = Request({**self._scope, "type": "http", "method": "POST"}, _nothing, self._services)
         before = None
+        held = [] if self._last is None else self._last[1]
         if self._last is not None and wanted.previous_response_id == self._last[0]:
-            before = self._last[1]
+            before = held
         stored = is_stored(request, wanted)
-        answer = await prepared(request, wanted, stored=stored, size=size, before=before, kind=_Spoken)
+        answer = await prepared(request, wanted, stored=stored, size=size, before=before, held=held, kind=_Spoken)
         client = _Messages(self._send)
         if generate:
             await answer.stream().send(client)

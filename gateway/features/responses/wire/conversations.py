@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.responses.wire.answer import new_id
-from gateway.features.responses.wire.request import Item, add_item
+from gateway.features.responses.wire.request import Item, add_item, is_reference
 from gateway.wire import body
 from gateway.wire.chat import encode
 from gateway.wire.conversation import Conversation
@@ -76,7 +76,8 @@ def check_items(items: list[Item]) -> None:
         raise ProviderInvalidRequest(f"items: at most {MAX_ITEMS} at a time", param="items")
     conversation = Conversation()
     for position, item in enumerate(items):
-        add_item(conversation, item, f"items[{position}]")
+        if not is_reference(item):  # those are read once what they name is there
+            add_item(conversation, item, f"items[{position}]")
 
 
 def with_ids(items: Iterable[Item], known: set[Any]) -> list[Item]:
@@ -84,11 +85,16 @@ def with_ids(items: Iterable[Item], known: set[Any]) -> list[Item]:
     found = []
     for item in items:
         id = item.get("id")
-        if not isinstance(id, str) or id in known or len(id) > LONGEST_ID or "\0" in id:
+        if not is_id(id) or id in known:
             id = new_id(PREFIXES.get(_kind(item), "item"))
         known.add(id)
         found.append({**item, "id": id})
     return found
+
+
+def is_id(value: Any) -> bool:
+    """Whether a stored item may have it."""
+    return isinstance(value, str) and len(value) <= LONGEST_ID and "\0" not in value
 
 
 Written = tuple[str, str]

@@ -27,13 +27,15 @@ SEALED = "ctxgate:"
 it, and summaries of conversations. It isn't secret, so it isn't encrypted."""
 
 IGNORED_ITEMS = (
-    *("item_reference", "mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
+    *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
     *("tool_search_call", "tool_search_output", "computer_call", "computer_call_output"),
     *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
     *("apply_patch_call", "apply_patch_call_output", "program", "program_output", "additional_tools"),
 )
 """Items of tools that OpenAI's own models have: other models can't use them."""
+REFERENCE = "item_reference"
+"""The type of an item that names a stored one."""
 CALLS = ("function_call", "custom_tool_call", "mcp_call")
 FILE = "input_file"
 """The type of a message's part."""
@@ -427,6 +429,17 @@ def left_out(items: Iterable[Item]) -> list[str]:
         kinds += [str(part["type"]) for part in parts if part.get("type") == FILE]
         kinds += [str(item["type"])] if item.get("type") in IGNORED_ITEMS else []
     return kinds
+
+
+def is_reference(item: Item) -> bool:
+    """Whether it stands for a stored item. Its type may be left out."""
+    kind = item.get("type")
+    return kind == REFERENCE or (kind is None and "id" in item and not {"role", "content"} & {*item})
+
+
+def referred_id(item: Item, place: str) -> str:
+    """The id of the stored item. Raises ProviderInvalidRequest."""
+    return _text(item, "id", place)
 
 
 def add_item(conversation: Conversation, item: Item, place: str, *, past: bool = False) -> None:
