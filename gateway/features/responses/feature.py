@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from gateway.feature import Feature, Routes
 
-ASKED = Routes({"[/v1]/responses[/]": {"POST": "gateway.features.responses.endpoints:create"}}, api="responses")
+ASKED = Routes(
+    {"[/v1]/responses[/]": {"POST": "gateway.features.responses.endpoints:create"}},
+    prefixes=("/v1/responses", "/responses"),
+    errors="gateway.features.responses.wire.errors:error_object",
+    api="responses",
+)
 
 STORED = Routes({
     "[/v1]/responses/compact": {"POST": "gateway.features.responses.endpoints:compact"},

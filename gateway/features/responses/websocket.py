@@ -16,6 +16,7 @@ import msgspec
 from gateway.core.in_thread import in_thread_if_large
 from gateway.errors import GatewayError, ProviderAuthentication, ProviderInvalidRequest, ProviderRateLimit
 from gateway.features.responses.endpoints import ResponseInProgress, is_stored, prepared
+from gateway.features.responses.wire.errors import error_object
 from gateway.features.responses.wire.request import CreateResponse, Item
 from gateway.server.asgi import Headers, Message, Receive, Scope, Send
 from gateway.server.bodies import Bodies, Body
@@ -186,7 +187,7 @@ class _Connection:
             self._last = None
 
     async def _refuse(self, error: GatewayError) -> None:
-        event = {"type": "error", "status": error.status, **error.body()}
+        event = {"type": "error", "status": error.status, **error_object(error)}
         await self._send({"type": "websocket.send", "text": encode(event).decode()})
 
     def _idle_since(self, time: float | None) -> None:

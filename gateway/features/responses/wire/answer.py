@@ -9,6 +9,7 @@ from typing import Any
 
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.features.responses.wire.custom import InputReader
+from gateway.features.responses.wire.errors import error_object
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, seal
 from gateway.wire.pieces import CallArguments, CallStart, Citation, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
@@ -209,8 +210,8 @@ class ResponseEncoder:
         self.response["status"] = "failed"
         known = "context_length_exceeded"  # Codex recognises it here
         code = known if error.code == known else ERROR_CODES.get(error.category, "server_error")
-        self.response["error"] = {"code": code, "message": error.message}
-        told = {"code": error.code, "message": error.message, "param": error.param}
+        told = {name: error_object(error)["error"][name] for name in ("code", "message", "param")}
+        self.response["error"] = {"code": code, "message": told["message"]}
         # OpenAI's events have these fields themselves, those of Open Responses have them in `error`.
         failure = self._event("error", **told, error={"type": error.type, **told})
         return [*events, failure, self._event("response.failed", response=self._snapshot())]
