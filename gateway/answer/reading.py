@@ -18,14 +18,16 @@ from normalizers.values.coerce import SchemaIndex
 _NO_TOOLS = SchemaIndex(())
 
 
-@lru_cache(maxsize=8)
-def _kept_tools(raw: bytes) -> SchemaIndex:
-    return SchemaIndex(decode(raw))
+def _index(tools: bytes, answer: bytes) -> SchemaIndex:
+    return SchemaIndex(decode(tools), decode(answer) if answer else None)
 
 
-def _tools(raw: bytes) -> SchemaIndex:
+_kept_index = lru_cache(maxsize=8)(_index)
+
+
+def _tools(tools: bytes, answer: bytes) -> SchemaIndex:
     """Cached, because agents send the same list with every turn."""
-    return _kept_tools(raw) if len(raw) <= MAX_KEPT_BYTES else SchemaIndex(decode(raw))
+    return (_kept_index if len(tools) + len(answer) <= MAX_KEPT_BYTES else _index)(tools, answer)
 
 
 @lru_cache(maxsize=64)
@@ -36,8 +38,7 @@ def refusing(spec: FormatSpec) -> FormatSpec:
 
 @lru_cache(maxsize=64)
 def in_words(spec: FormatSpec) -> FormatSpec:
-    """The format for an answer of which it was decided that it calls no tool: what looks like a call without marks is
-    an example."""
+    """The format for an answer that was decided to call no tool: what looks like a call without marks is an example."""
     return replace(spec, unmarked="never", calls_in_reasoning="never")
 
 
@@ -67,8 +68,9 @@ class Reading(Struct, frozen=True, eq=False):
 
     @property
     def tools(self) -> SchemaIndex:
-        tools = self.request.tools
-        return _tools(tools) if tools is not None else _NO_TOOLS
+        request, format = self.request, self.request.response_format
+        answer = format.schema if format is not None and request.tool_choice in (None, "auto") else b""
+        return _tools(request.tools, answer) if request.tools is not None else _NO_TOOLS
 
     def text(self) -> Normalizer:
         """Reads the text of a choice."""

@@ -10,7 +10,7 @@ from normalizers.base import CallWriter, Told
 from normalizers.read.region import Region
 from normalizers.read.scan import Wait
 from normalizers.spec import FormatSpec
-from normalizers.values.coerce import SchemaIndex
+from normalizers.values.coerce import SchemaIndex, read_container, schema_part
 from normalizers.values.fit import fits
 from normalizers.values.strict_json import loads
 
@@ -105,7 +105,20 @@ class Trial(CallWriter):
         except ValueError:
             return False
         lists_tool = {"type", "properties"} <= arguments.keys() - self._schemas.parameters(call.name).keys()
-        return not lists_tool and fits(arguments, schema)
+        return not lists_tool and fits(arguments, schema) and not self._is_answer(call.raw)
+
+    def _is_answer(self, raw: str) -> bool:
+        """Whether the source is the object that the request asks for, or an item of it: it fits that schema, which also
+        declares its keys."""
+        root = self._schemas.answer
+        source = None if root is None else read_container(raw[raw.find("{") :])
+        if root is None or source is None:
+            return False
+        value = loads(source)
+        asked = (schema for schema in (root, schema_part(root, root, None)) if schema is not None)
+        return any(
+            fits(value, schema) and all(schema_part(schema, root, key) is not None for key in value) for schema in asked
+        )
 
     def commit(self, writer: CallWriter, calls: Sequence[HeldCall]) -> None:
         """Write these calls to the answer, if they aren't there yet."""

@@ -38,11 +38,15 @@ _MAX_READ = 1000
 
 
 class SchemaIndex:
-    """Looks up tools by name and parameters by key. Answers to the same tools may share one."""
+    """Looks up tools by name and parameters by key. Answers to the same tools may share one.
 
-    __slots__ = ("_tools", "_types", "names")
+    answer: the schema of the JSON that the request asks for where the model calls no tool; None if it asks for none.
+    """
 
-    def __init__(self, tools: Sequence[Mapping[str, Any]]) -> None:
+    __slots__ = ("_tools", "_types", "answer", "names")
+
+    def __init__(self, tools: Sequence[Mapping[str, Any]], answer: Mapping[str, Any] | None = None) -> None:
+        self.answer = answer
         self._tools: dict[str, Mapping[str, Any]] = {}
         self._types: dict[tuple[str, str], frozenset[str] | None] = {}
         for tool in tools:
