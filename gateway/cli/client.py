@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
+from gateway.cli.running import located
 from gateway.config import ConfigError, Problem, Server, find, load
 from gateway.config.address import is_loopback
 from gateway.config.loader import NoConfig
@@ -37,6 +38,11 @@ def base_url(server: Server) -> str:
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(server.host, server.host)  # noqa: S104
     scheme = "http" if server.https is None else "https"
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{server.port}"
+
+
+def address(server: Server) -> str:
+    """For people: the socket, or the address as of `base_url`."""
+    return str(server.uds) if server.uds is not None else base_url(server)
 
 
 def transport(server: Server) -> httpx.HTTPTransport:
@@ -73,27 +79,30 @@ def _is_own(url: str, server: Server) -> bool:
     return own and parts.scheme == "https" and server.https is not None
 
 
+def key_for(server: Server) -> str | None:
+    """The key for this user's own gateway."""
+    return server.api_keys[0].get_secret_value() if server.api_keys else os.environ.get("CTXGATE_KEY")
+
+
 def headers(server: Server) -> dict[str, str]:
-    return {"authorization": f"Bearer {server.api_keys[0].get_secret_value()}"} if server.api_keys else {}
+    return {"authorization": f"Bearer {key}"} if (key := key_for(server)) else {}
 
 
 class RunningGateway:
     """A client of the running gateway, for any of its paths. Use it as a context manager."""
 
     def __init__(self, config: Path | None, url: str | None, port: int | None = None, *, find: bool = False) -> None:
-        """find: if none answers at the configured address, take one that this user runs at another."""
+        """Of this configuration, wherever it listens. find: if there is none, take any that this user runs."""
         import httpx
 
         server = configured(config)
-        if port is not None or (find and url is None):
-            from gateway.cli.running import located
-
-            server = located(server, config, port=port)
-        self.url: str = url or base_url(server)
+        if url is None:
+            server = located(server, config, port=port, others=find and config is None)
+        self.url: str = url or address(server)
         try:
             over = transport(server) if url is None or _is_own(url, server) else httpx.HTTPTransport()
             self._client = httpx.Client(
-                base_url=self.url, transport=over, headers=headers(server), timeout=ANSWER_SECONDS
+                base_url=url or base_url(server), transport=over, headers=headers(server), timeout=ANSWER_SECONDS
             )
         except (ValueError, httpx.InvalidURL) as error:
             raise ProviderInvalidRequest(f"{self.url!r} is no address: {error}") from None

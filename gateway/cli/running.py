@@ -22,23 +22,28 @@ POLL_SECONDS = 1.0
 """Bound on a look at one address."""
 
 
-def located(server: Server, file: Path | None, url: str | None = None, port: int | None = None) -> Server:
+def located(
+    server: Server, file: Path | None, url: str | None = None, port: int | None = None, *, others: bool = False
+) -> Server:
     """Where the gateway listens: at `url` or `port`, else as configured, else where one of this user's runs.
 
-    server: as configured; it is also the answer if none runs. file: a gateway must have this configuration; None: any
-    will do. Raises ProviderInvalidRequest for a URL that is none.
+    server: as configured; it is also the answer if none runs. The others are as for `candidates`. Raises
+    ProviderInvalidRequest for a URL that is none.
     """
     if url is not None:
         return _at(server, url)
     if port is not None:
         return replace(server, uds=None, port=port)
-    return next((found for found in candidates(server, file) if listens(found)), server)
+    return next((found for found in candidates(server, file, others=others) if listens(found)), server)
 
 
-def candidates(server: Server, file: Path | None) -> Iterator[Server]:
-    """Where to look for a gateway: as configured, then where one of this user's, with this configuration, runs."""
+def candidates(server: Server, file: Path | None, *, others: bool = False) -> Iterator[Server]:
+    """Where to look for a gateway: as configured, then where one of this user's, with this configuration, runs.
+
+    file: the configuration; None: the one that is found. others: at last, look for those with another one.
+    """
     yield server
-    yield from _running(server, file)
+    yield from _running(server, file, others)
 
 
 def _at(server: Server, url: str) -> Server:
@@ -57,6 +62,7 @@ def _at(server: Server, url: str) -> Server:
 
 
 def listens(server: Server) -> bool:
+    """Whether something does, with TLS where it is configured."""
     family = socket.AF_UNIX if server.uds is not None else socket.AF_INET6 if ":" in server.host else socket.AF_INET
     host = {"0.0.0.0": "127.0.0.1", "::": "::1", "": "127.0.0.1"}.get(server.host, server.host)  # noqa: S104
     address = str(server.uds) if server.uds is not None else (host, server.port)
@@ -64,25 +70,45 @@ def listens(server: Server) -> bool:
         with socket.socket(family) as probe:
             probe.settimeout(POLL_SECONDS)
             probe.connect(address)
-            return True
+            return server.https is None or _speaks_tls(probe)
     except OSError:
         return False
 
 
-def _running(server: Server, file: Path | None) -> Iterator[Server]:
-    """Where processes of this user that run `ctxgate serve` listen, the youngest first."""
+def _speaks_tls(connected: socket.socket) -> bool:
+    """Whether a handshake succeeds, with whatever certificate. Raises OSError if it doesn't."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    with context.wrap_socket(connected):
+        return True
+
+
+def _running(server: Server, file: Path | None, others: bool) -> Iterator[Server]:
+    """Where processes of this user that run `ctxgate serve` listen: those with this configuration, the youngest
+    first, then the others."""
     import psutil
 
     found = []
     for process in psutil.process_iter(["pid", "cmdline", "uids", "create_time"]):
         uids = process.info["uids"]
         if _serves(process.info["cmdline"] or []) and uids is not None and uids.real == os.getuid():
-            found.append(process)
-    for process in sorted(found, key=lambda process: process.info["create_time"], reverse=True):
-        with contextlib.suppress(psutil.Error, OSError, ConfigError):
-            if file is not None and _configuration(process.info["cmdline"], Path(process.cwd())) != file.resolve():
-                continue
+            own = _has(process, file)
+            if own or others:
+                found.append((own, process.info["create_time"], process))
+    for _, _, process in sorted(found, key=lambda each: each[:2], reverse=True):
+        with contextlib.suppress(psutil.Error, OSError):
             yield from _sockets(process, server)
+
+
+def _has(process: psutil.Process, file: Path | None) -> bool:
+    """Whether the gateway has this configuration; None: the one that is found."""
+    import psutil
+
+    with contextlib.suppress(psutil.Error, OSError, ConfigError):
+        return _configuration(process.info["cmdline"], Path(process.cwd())) == (file or find()).resolve()
+    return False
 
 
 def _serves(command: list[str]) -> bool:
@@ -104,6 +130,8 @@ def _configuration(command: list[str], folder: Path) -> Path:
 
 
 def _sockets(process: psutil.Process, server: Server) -> Iterator[Server]:
+    if "--no-tls" in process.info["cmdline"]:
+        server = replace(server, tls=None)
     connections = getattr(process, "net_connections", process.connections)
     for one in connections("inet"):
         if one.status == "LISTEN":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gateway.cli.client import PROBE_SECONDS, base_url, foreign, transport
 from gateway.cli.running import candidates, listens
@@ -122,7 +123,7 @@ def _started_unless_running(users: IO[str], log: Path, config: Config, model: st
         raise ProviderAuthentication(f"the gateway {NEEDS_KEY}")
     log.unlink(missing_ok=True)
     server = config.server
-    taken = server.uds is not None or listens(server)
+    taken = server.uds is not None or listens(replace(server, tls=None))
     process, address = spawned(config.source, model, log, 0 if taken else server.port)
     import psutil
 

@@ -63,7 +63,7 @@ def doctor(config: Path | None, client: str | None, model: str | None, url: str 
     That can take minutes. Finds a gateway that was started with another --port or --uds by itself.
     """
     loaded = configuration(config)
-    loaded = replace(loaded, server=located(loaded.server, config, url, port))
+    loaded = replace(loaded, server=located(loaded.server, config, url, port, others=config is None))
     findings: Iterator[Finding]
     if client is not None:
         chosen = loaded.resolve(model, "chat")

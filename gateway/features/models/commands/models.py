@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gateway.cli.client import PROBE_SECONDS, base_url, headers, trust
+from gateway.cli.client import PROBE_SECONDS, address, base_url, headers, trust
 from gateway.cli.options import Command, config_option, configuration, json_option
+from gateway.cli.running import located
 from gateway.cli.text import say
 from gateway.config.values import STARTABLE
 from gateway.features.models.places import tagged, urls
@@ -66,7 +67,7 @@ def _search(words: str, as_json: bool) -> None:
 
 async def _report(config: Config) -> dict[str, Any]:
     """Probes all servers at once: takes PROBE_SECONDS at most."""
-    server = config.server
+    server = located(config.server, config.source)
     async with contextlib.AsyncExitStack() as stack:
         probe = _Probe(stack)
         health, *states = await asyncio.gather(
@@ -90,7 +91,7 @@ async def _report(config: Config) -> dict[str, Any]:
                 "running": _runs_here(model, health) if running is None else running,
             }
         )
-    gateway = {"url": base_url(server), "running": health is not None}
+    gateway = {"url": address(server), "running": health is not None}
     return {"config": str(config.source), "gateway": gateway, "models": rows}
 
 

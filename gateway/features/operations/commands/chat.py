@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from gateway.cli.client import PROBE_SECONDS, base_url, headers, transport
+from gateway.cli.client import PROBE_SECONDS, base_url, headers, refusal, transport
 from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.running import located
 from gateway.cli.text import say
-from gateway.errors import ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
+from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
 from gateway.wire import sse
 from gateway.wire.text import printable
 
@@ -68,6 +69,7 @@ def chat(
     offered = _tools(tools) if tools is not None else None
     import httpx
 
+    loaded = replace(loaded, server=located(loaded.server, loaded.source))
     with contextlib.ExitStack() as stack:
         if not _runs(loaded):
             loaded = stack.enter_context(_own_gateway(loaded))
@@ -157,13 +159,13 @@ class Chat:
         except KeyboardInterrupt:
             say("\n(stopped)")
             del self._history[before:]
-        except ProviderUnavailable as error:
+        except GatewayError as error:
             say(f"\n{error}" if self._terminal else f"ctxgate: {error}", file=sys.stderr)
             self._failure = error.exit_code
             del self._history[before:]
 
     def _answer(self) -> dict[str, Any]:
-        """Prints one answer as it arrives and returns its message. Raises ProviderUnavailable with the error."""
+        """Prints one answer as it arrives and returns its message. Raises a GatewayError."""
         import httpx
 
         body: dict[str, Any] = {"model": self._model, "messages": self._history, "stream": True}
@@ -174,7 +176,7 @@ class Chat:
             with self._http.stream("POST", "/v1/chat/completions", json=body) as response:
                 if response.is_error:
                     response.read()
-                    raise ProviderUnavailable(_message(response.text))
+                    raise refusal(_problem(response.text), response.text[:500])
                 for payload in sse.read(response.iter_bytes()):
                     if payload != b"[DONE]":
                         shown.chunk(json.loads(payload))
@@ -196,7 +198,7 @@ class _Answer:
 
     def chunk(self, chunk: dict[str, Any]) -> None:
         if "error" in chunk:
-            raise ProviderUnavailable(str(chunk["error"].get("message", chunk["error"])))
+            raise refusal(chunk["error"], str(chunk["error"]))
         for choice in chunk.get("choices", []):
             delta = choice.get("delta", {})
             if thought := delta.get("reasoning_content"):
@@ -309,8 +311,8 @@ def _tools(file: Path) -> list[Any]:
     return tools
 
 
-def _message(body: str) -> str:
+def _problem(body: str) -> Any:
     try:
-        return str(json.loads(body)["error"]["message"])
+        return json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
-        return body[:500]
+        return None

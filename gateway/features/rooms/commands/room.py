@@ -13,10 +13,11 @@ from urllib.parse import quote
 
 import click
 
-from gateway.cli.client import base_url, headers, transport
+from gateway.cli.client import address, base_url, headers, refusal, transport
 from gateway.cli.options import Group, config_option, configuration
+from gateway.cli.running import located
 from gateway.cli.text import say
-from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
+from gateway.errors import CATEGORIES, LASTING_STATUS, Category, ProviderInvalidRequest, ProviderUnavailable
 from gateway.wire import sse
 
 if TYPE_CHECKING:
@@ -138,7 +139,8 @@ def release(config: Path | None, immediate: bool, room: str) -> None:
 def _api(config: Path | None) -> Iterator[API]:
     import httpx
 
-    server = configuration(config).server
+    loaded = configuration(config)
+    server = located(loaded.server, loaded.source)
     timeout = httpx.Timeout(ANSWER_SECONDS, connect=5)
     with httpx.Client(
         base_url=base_url(server),
@@ -147,23 +149,24 @@ def _api(config: Path | None) -> Iterator[API]:
         timeout=timeout,
         trust_env=False,
     ) as http:
-        yield API(http)
+        yield API(http, address(server))
 
 
 class API:
     """The rooms API, without the envelope of its answers."""
 
-    def __init__(self, http: httpx.Client) -> None:
+    def __init__(self, http: httpx.Client, where: str) -> None:
         self._http = http
+        self._where = where
 
     def call(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
-        """Raises ProviderInvalidRequest with the gateway's message, ProviderUnavailable if no gateway answers."""
+        """Raises a GatewayError with the gateway's message, ProviderUnavailable if no gateway answers."""
         import httpx
 
         try:
             return _data(self._http.request(method, path, json=body))
         except httpx.HTTPError as error:
-            raise _unreachable(self._http, error) from error
+            raise _unreachable(self._where, error) from error
 
     def events(self, room: str, after: int) -> Iterator[dict[str, Any]]:
         """Follows a room's events after number `after`. Raises as `call` does."""
@@ -177,7 +180,7 @@ class API:
                     _data(response)
                 yield from map(json.loads, sse.read(response.iter_bytes()))
         except (httpx.HTTPError, sse.EventTooLarge) as error:
-            raise _unreachable(self._http, error) from error
+            raise _unreachable(self._where, error) from error
 
     def history(self, room: str) -> dict[str, Any]:
         """All of a room's past. Raises as `call` does."""
@@ -212,12 +215,24 @@ def _data(response: httpx.Response) -> Any:
         message, code = str(envelope["message"]), str(envelope["code"])
     except (ValueError, KeyError, TypeError):
         raise ProviderUnavailable(f"{response.url.copy_with(query=None)} is not a gateway with rooms") from None
-    raise ProviderInvalidRequest(message, code=code)
+    raise refusal({"message": message, "code": code, "category": _category(response.status_code, code)}, message)
 
 
-def _unreachable(http: httpx.Client, error: Exception) -> ProviderUnavailable:
+def _category(status: int, code: str) -> Category:
+    """Of an error whose envelope doesn't say it."""
+    for category, error in CATEGORIES.items():
+        if error.default_code == code:
+            return category
+    if status in (401, 403):
+        return "provider_authentication"
+    if status == 429:
+        return "provider_rate_limit"
+    return "provider_unavailable" if status >= 500 or status == LASTING_STATUS else "provider_invalid_request"
+
+
+def _unreachable(where: str, error: Exception) -> ProviderUnavailable:
     reason = str(error) or type(error).__name__
-    return ProviderUnavailable(f"no gateway answers at {http.base_url}: {reason}; start one with `ctxgate serve`")
+    return ProviderUnavailable(f"no gateway answers at {where}: {reason}; start one with `ctxgate serve`")
 
 
 def _print_progress(event: dict[str, Any]) -> int | None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from msgspec.structs import replace
 
-from gateway.cli.client import base_url, configured, transport
+from gateway.cli.client import address, base_url, configured, transport
 from gateway.cli.options import Group, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.config.folders import USER
@@ -219,7 +219,7 @@ def _free(server: Server, before: State) -> None:
     from gateway.cli.running import listens
 
     if not before.running and listens(server) and not before.opened:
-        where = str(server.uds) if server.uds is not None else base_url(server)
+        where = address(server)
         raise ProviderUnavailable(
             f"something listens at {where} already: if it is a gateway, stop it; else set server.port of config.yaml"
         )
