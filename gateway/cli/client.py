@@ -15,6 +15,7 @@ from gateway.config.loader import NoConfig
 from gateway.errors import (
     CATEGORIES,
     GatewayError,
+    ProviderAuthentication,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
     ProviderUnavailable,
@@ -127,19 +128,28 @@ class RunningGateway:
         if response.status_code < 400:
             return answer
         problem = answer.get("error") if isinstance(answer, dict) else None
-        if not isinstance(problem, dict):
-            problem = {"message": problem} if isinstance(problem, str) else {}
-        message = str(problem.get("message", f"{self.url} answered {response.status_code}"))
-        if problem.get("code") == "invalid_configuration":
-            raise RefusedConfig(message, problem.get("problems", []))
-        known: dict[Any, type[GatewayError]] = {**CATEGORIES}
-        raise known.get(str(problem.get("category")), ProviderInvalidResponse)(message, code=problem.get("code"))
+        refused = refusal(problem, f"{self.url} answered {response.status_code}")
+        if refused.code == "invalid_configuration" and isinstance(problem, dict):
+            raise RefusedConfig(refused.message, problem.get("problems", []))
+        raise refused
 
     def __enter__(self) -> RunningGateway:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._client.close()
+
+
+def refusal(problem: Any, otherwise: str) -> GatewayError:
+    """The error that a gateway's answer holds, of its category. otherwise: the message where it holds none."""
+    if not isinstance(problem, dict):
+        problem = {"message": problem} if isinstance(problem, str) else {}
+    known: dict[Any, type[GatewayError]] = {**CATEGORIES}
+    made = known.get(str(problem.get("category")), ProviderInvalidResponse)
+    message = str(problem.get("message", otherwise))
+    if problem.get("code") == ProviderAuthentication.default_code:
+        message += "; ctxgate's commands send the first of server.api_keys, else CTXGATE_KEY"
+    return made(message, code=problem.get("code"))
 
 
 class RefusedConfig(ConfigError):

@@ -64,7 +64,7 @@ def test_with_the_running_gateway(tmp_path: Path) -> None:
     with serving(tmp_path, KEY="secret"), answering(port):
         done = ctxgate("chat", "echo", cwd=tmp_path, stdin="hello\n", KEY="secret")
         assert (done.returncode, done.stdout) == (0, "hello\n")
-        assert ctxgate("chat", cwd=tmp_path, stdin="hello\n", KEY="other").returncode == 69
+        assert ctxgate("chat", cwd=tmp_path, stdin="hello\n", KEY="other").returncode == 13
 
 
 def test_history(tmp_path: Path) -> None:
