@@ -118,7 +118,7 @@ baselines_option = click.option("--baselines", type=FILE, default=BASELINES, met
 
 TARGET = all_of(
     target("--base-url", metavar="URL", help="With /v1 (default: OPENAI_BASE_URL, else config.yaml's)."),
-    target("--api-key-env", default="OPENAI_API_KEY", metavar="NAME", help="Variable that holds the key."),
+    target("--api-key-env", metavar="NAME", help="Variable with the key (default: config.yaml's, else see the docs)."),
     target("--model", metavar="ID", help="Default: the active model, else the only one."),
     target("--header", multiple=True, metavar="NAME=VALUE", help="Header of each request; repeatable."),
     target("--serve", is_flag=True, help="Start a gateway for this run."),

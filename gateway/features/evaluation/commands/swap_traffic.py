@@ -13,7 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from gateway.cli.client import RunningGateway
+from gateway.cli.client import RunningGateway, key_for
 from gateway.cli.text import say
 from gateway.config.address import is_loopback
 from gateway.errors import ProviderInvalidRequest
@@ -131,8 +131,9 @@ def _answers(config: Config, model: str, asked: Sequence[Asked]) -> list[ModelAn
     from gateway.features.evaluation.model_test.client import Client, Endpoint
 
     async def ask(url: str) -> list[ModelAnswer | Fault | None]:
-        key = config.server.api_keys[0].get_secret_value() if config.server.api_keys else None
-        async with Client(Endpoint(url, model, key), timeout=ANSWER_SECONDS, retries=TRIES) as client:
+        async with Client(
+            Endpoint(url, model, key_for(config.server)), timeout=ANSWER_SECONDS, retries=TRIES
+        ) as client:
             with _progress(model, len(asked)) as advance:
                 return [await _answer(client, each, advance) for each in asked]
 

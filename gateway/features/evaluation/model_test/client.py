@@ -8,6 +8,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit, urlunsplit
 
@@ -50,10 +51,16 @@ class Endpoint:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     trust: ssl.SSLContext | bool = field(default=True, repr=False)
     """What vouches for an https server: a context of its own, or the authorities that the system trusts."""
+    uds: Path | None = None
+    """The socket to ask at, instead of the host of base_url."""
+    key_variable: str = "OPENAI_API_KEY"
+    """Where a person puts the key."""
 
     @property
     def shown(self) -> str:
         """Without user and password."""
+        if self.uds is not None:
+            return str(self.uds)
         parts = urlsplit(self.base_url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2], query=""))
 
@@ -82,7 +89,8 @@ class Client:
         if endpoint.key:
             headers["authorization"] = f"Bearer {endpoint.key}"
         times = httpx.Timeout(timeout, connect=10.0)
-        self._http = httpx.AsyncClient(headers=headers, timeout=times, trust_env=False, verify=endpoint.trust)
+        over = httpx.AsyncHTTPTransport(uds=str(endpoint.uds) if endpoint.uds else None, verify=endpoint.trust)
+        self._http = httpx.AsyncClient(headers=headers, timeout=times, trust_env=False, transport=over)
 
     async def __aenter__(self) -> Client:
         return self
@@ -96,11 +104,11 @@ class Client:
         try:
             async with asyncio.timeout(timeout):
                 response = await self._http.get(f"{self.endpoint.base_url}{path}")
-                return response.raise_for_status().json()
+                if not response.is_success:
+                    raise self._refusal(response.status_code, response.content)
+                return response.json()
         except (TimeoutError, httpx.TimeoutException):
             raise AskFailed("timeout", f"{path} took more than {timeout:g} s") from None
-        except httpx.HTTPStatusError as error:
-            raise AskFailed("refused", self._safe(str(error)), error.response.status_code) from error
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             raise AskFailed("connection", self._safe(f"{path}: {error!r}")) from error
 
@@ -180,6 +188,8 @@ class Client:
     def _refusal(self, status: int, body: bytes) -> AskFailed:
         text = body[:2000].decode("utf-8", "replace")
         detail = self._safe(f"HTTP {status}: {text[:300]}")
+        if status == 401:
+            detail += f"; put a key into {self.endpoint.key_variable}"
         if status in (400, 413) and ("context_length_exceeded" in text or "exceed_context_size" in text):
             return AskFailed("context_exceeded", detail, status)
         if status == 429:

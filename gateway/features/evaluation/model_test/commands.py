@@ -16,7 +16,8 @@ from pathlib import Path
 from types import SimpleNamespace as Options
 from urllib.parse import urlsplit
 
-from gateway.cli.client import trust_at
+from gateway.cli.client import address, base_url, configured, key_for, trust, trust_at
+from gateway.cli.running import located
 from gateway.cli.text import say
 from gateway.features.evaluation.model_test import CHECKER, advice, compare, fake, progress, results, run, table, target
 from gateway.features.evaluation.model_test.cases import SUITES, Case, Json, Suite, choose, load, picks
@@ -25,6 +26,9 @@ from gateway.features.evaluation.model_test.request import Settings
 from gateway.wire.text import printable_json
 
 OK, REGRESSION, USAGE, UNREACHABLE, INCOMPLETE, NOT_COMPARABLE, CALLS_AS_TEXT, INTERRUPTED = 0, 1, 2, 3, 4, 5, 6, 130
+
+KEY, OWN_KEY = "OPENAI_API_KEY", "CTXGATE_KEY"
+"""Where the key is, unless --api-key-env or config.yaml says otherwise: of any endpoint, of this user's gateway."""
 
 BASELINES = target.BASELINES
 RUNS = target.RUNS / "model-test"
@@ -170,7 +174,7 @@ def _same_cases(folder: Path, plan: run.RunPlan, *, fresh: bool) -> None:
 def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, Json | None]]:
     """The endpoint to ask, and the report of `ctxgate models` if it is a gateway of this configuration."""
     headers = dict(_pair(text) for text in args.header)
-    key = os.environ.get(args.api_key_env)
+    key = os.environ.get(args.api_key_env or KEY)
     url = args.base_url or (None if args.serve or args.config else os.environ.get("OPENAI_BASE_URL"))
     if sum(map(bool, (args.base_url, args.serve, args.fake))) > 1:
         raise WrongCommand("choose one of --base-url, --serve and --fake")
@@ -183,22 +187,27 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
             yield Endpoint(url, f"fake-{args.fake.partition(':')[0]}"), None
         return
     if url:
-        endpoint = Endpoint(url.rstrip("/"), args.model or "", key, headers, trust_at(url, args.config))
+        variable = args.api_key_env or KEY
+        endpoint = Endpoint(
+            url.rstrip("/"), args.model or "", key, headers, trust_at(url, args.config), key_variable=variable
+        )
         yield endpoint if args.model else replace(endpoint, model=asyncio.run(_listed_model(endpoint))), None
         return
-    report = target.configured(args.config)
+    report, server = target.configured(args.config), configured(args.config)
+    own = Endpoint(
+        "", "", key if args.api_key_env else key_for(server), headers, key_variable=args.api_key_env or OWN_KEY
+    )
     active = next((row["name"] for row in report["models"] if row["active"]), "")
     model = args.model or active
     if args.serve:
         log = (args.out or RUNS) / "gateway.log"
         with target.gateway(args.config, model, log) as url:
-            yield Endpoint(url, model, os.environ.get("CTXGATE_KEY") or key, headers), report
+            yield replace(own, base_url=url, model=model), report
         return
+    server = located(server, args.config)
     if not report["gateway"]["running"]:
-        raise run.Unreachable(f"no gateway runs at {report['gateway']['url']}: start one, or take --serve")
-    url = f"{report['gateway']['url']}/v1"
-    key = os.environ.get("CTXGATE_KEY") or key
-    yield Endpoint(url, model, key, headers, trust_at(url, args.config)), report
+        raise run.Unreachable(f"no gateway runs at {address(server)}: start one, or take --serve")
+    yield replace(own, base_url=f"{base_url(server)}/v1", model=model, trust=trust(server), uds=server.uds), report
 
 
 async def _listed_model(endpoint: Endpoint) -> str:
