@@ -175,12 +175,12 @@ def offered(name: str) -> Any:
     """What a feature offers under that name. Raises LookupError if none does.
 
     Those who ask say what it must be: `engine_pool` in `gateway.app`, `hear`, `describer` and `traces` in
-    `gateway.core.gateway`, `spoken_chats` in `gateway.api.chat`, `limiter` in `gateway.api.dispatch`, `sound_server` in
-    `gateway.engines.recipe`, `share` in `gateway.prompts.sharing`, `add_usage` and `tokens_today` in
-    `gateway.services`, `page` in `gateway.api.health`, `fetch_weights` in `gateway.cli.serve`, `model_test` in
-    `gateway.cli.model_test`; and, of features, `key_file` in `gateway.features.keys.commands.keys`, `remote_tools` in
-    `gateway.features.responses.endpoints`, `agent_provider` in `gateway.features.rooms.turns`, `record_views` in
-    `gateway.features.agents.tools.data`.
+    `gateway.core.gateway`, `anthropic_model` in `gateway.api.models`, `spoken_chats` in `gateway.api.chat`, `limiter`
+    in `gateway.api.dispatch`, `sound_server` in `gateway.engines.recipe`, `share` in `gateway.prompts.sharing`,
+    `add_usage` and `tokens_today` in `gateway.services`, `page` in `gateway.api.health`, `fetch_weights` in
+    `gateway.cli.serve`, `model_test` in `gateway.cli.model_test`; and, of features, `key_file` in
+    `gateway.features.keys.commands.keys`, `remote_tools` in `gateway.features.responses.endpoints`, `agent_provider` in
+    `gateway.features.rooms.turns`, `record_views` in `gateway.features.agents.tools.data`.
     """
     for feature in installed():
         if name in feature.offers:

@@ -81,7 +81,7 @@ class API:
         try:
             await self._admitted(scope, receive, send)
         except GatewayError as error:
-            await _send_error(send, error, scope["path"])
+            await _send_error(send, error, scope)
         finally:
             body.close()
 
@@ -125,12 +125,12 @@ class API:
                 raise
             if method == "POST" and not error.logged:
                 self._refused(scope, error)
-            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), error, path)
+            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), error, scope)
         except Exception:
             log.exception("%s %s failed", method, path)
             if started:
                 raise
-            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), INTERNAL, path)
+            await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), INTERNAL, scope)
 
     def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
         self.chat.gateway.request_log.refused("chat", caller, error, body)
@@ -152,7 +152,7 @@ class API:
             if (serve := self.websockets.get(path.encode())) is None:
                 raise not_found("GET", path)
         except GatewayError as error:
-            await _send_error(_before_handshake(send), error, path)
+            await _send_error(_before_handshake(send), error, scope)
             return
         await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
 
@@ -229,6 +229,6 @@ def _before_handshake(send: Send) -> Send:
     return sent
 
 
-async def _send_error(send: Send, error: GatewayError, path: str) -> None:
-    body: Callable[[GatewayError], Any] = import_from_string(routes.routes_of(path).errors)
+async def _send_error(send: Send, error: GatewayError, scope: Scope) -> None:
+    body: Callable[[GatewayError], Any] = import_from_string(routes.routes_of(scope["path"], scope["headers"]).errors)
     await ASGIClient(send).whole(error.status, (JSON_TYPE, *error.headers()), encode(body(error)))

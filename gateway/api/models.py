@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from time import monotonic
 from typing import Any
 
 from gateway.api.listing import Listing, Survey
-from gateway.config import Model
-from gateway.core import Gateway, Route
+from gateway.core import Route
 from gateway.core.permission import check
 from gateway.errors import GatewayError
+from gateway.feature import offered
 from gateway.server.asgi import ASGIApp
 from gateway.server.http import JSON, Request
 from gateway.server.principal import STRANGER_KEY
@@ -25,14 +25,15 @@ ENDPOINTS = {"chat": (), "embedding": ("embeddings",)}
 """The capabilities that a role adds, where they aren't its own name."""
 
 
-def model_object(gateway: Gateway, seen: Survey, route: Route) -> dict[str, Any]:
+def model_object(request: Request, seen: Survey, route: Route) -> dict[str, Any]:
     """OpenAI's object with Anthropic's fields, and the context length under the names that clients look for.
 
-    Asks no engine and no file. Leaves out unknown values.
+    Asks no engine and no file. Leaves out unknown values. What both have is in the words of the client's API.
     """
-    config, model = gateway.config, route.model
+    config, model = request.gateway.config, route.model
     created = int(seen.changed)
     active = model.name == config.active_model
+    of_roles = [name for role in model.roles for name in ENDPOINTS.get(role, (role,))]
     shown: dict[str, Any] = {
         "id": model.name,
         "object": "model",
@@ -46,12 +47,14 @@ def model_object(gateway: Gateway, seen: Survey, route: Route) -> dict[str, Any]
         "active": active,
         "available": model.name in seen.available,
         "aliases": [*model.aliases, *(["default"] if active else [])],
-        "capabilities": [*dict.fromkeys((*model.capabilities, *_of_roles(model)))],
+        "capabilities": [*dict.fromkeys((*model.capabilities, *of_roles))],
         "tool_call_format": route.sender.capability.reader.name,
         "tool_call_format_evidence": route.sender.capability.evidence,
         # Relative to the base URL. A GET there starts the engine if need be and answers once it serves.
         "ready_path": f"models/{model.name}/ready",
     }
+    if "anthropic-version" in request.headers:
+        shown |= offered("anthropic_model")(model)
     if model.context_window is not None:
         for name in ("context_window", "context_length", "max_model_len"):
             shown[name] = model.context_window
@@ -59,13 +62,8 @@ def model_object(gateway: Gateway, seen: Survey, route: Route) -> dict[str, Any]
     return shown
 
 
-def _of_roles(model: Model) -> Iterator[str]:
-    for role in model.roles:
-        yield from ENDPOINTS.get(role, (role,))
-
-
-def model_list(gateway: Gateway, seen: Survey, routes: Sequence[Route]) -> dict[str, Any]:
-    data = [model_object(gateway, seen, route) for route in routes]
+def model_list(request: Request, seen: Survey, routes: Sequence[Route]) -> dict[str, Any]:
+    data = [model_object(request, seen, route) for route in routes]
     return {
         "object": "list",
         "data": data,
@@ -82,14 +80,14 @@ async def models(request: Request) -> ASGIApp:
     request.services.shared(Inspections).begin(
         route for route in seen.listed(all=False) if not route.sender.capability.evidence
     )
-    return JSON(model_list(request.gateway, seen, seen.listed(all=all)))
+    return JSON(model_list(request, seen, seen.listed(all=all)))
 
 
 async def model(request: Request) -> ASGIApp:
     route, all = request.gateway.route(request.path_params["name"]), request.flag("all")
     if not all and (error := await route.server.missing()) is not None:
         raise error
-    return JSON(model_object(request.gateway, await request.services.shared(Listing).survey(), route))
+    return JSON(model_object(request, await request.services.shared(Listing).survey(), route))
 
 
 async def start(request: Request) -> ASGIApp:

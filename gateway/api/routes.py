@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 
 from gateway.feature import Routes, installed
+from gateway.server.asgi import Headers
 from gateway.wire.chat import ApiName
 
 # Answered by gateway.api.dispatch or the fast protocol, without Starlette; here for whoever asks what paths there are.
@@ -66,13 +67,13 @@ def websockets() -> Mapping[str, str]:
     return {path: handler for feature in installed() for path, handler in feature.websockets.items()}
 
 
-def routes_of(path: str) -> Routes:
-    """The table whose errors and limits a path has: the one with the longest prefix of the path."""
-    found = max(
-        (prefix for table in routes() for prefix in table.prefixes if _is_below(path, prefix)), key=len, default="/"
-    )
+def routes_of(path: str, headers: Headers = ()) -> Routes:
+    """The table whose errors and limits a path has: the one with the longest prefix of the path.
+
+    The models have the errors of the API whose client asks for them.
+    """
+    if "/models/" in f"{path}/" and any(name == b"anthropic-version" for name, _ in headers):
+        path = "/v1/messages"
+    prefixes = (prefix for table in routes() for prefix in table.prefixes)
+    found = max((each for each in prefixes if f"{path}/".startswith(each.rstrip("/") + "/")), key=len, default="/")
     return next(table for table in routes() if found in table.prefixes)
-
-
-def _is_below(path: str, prefix: str) -> bool:
-    return path == prefix or path.startswith(prefix.rstrip("/") + "/")

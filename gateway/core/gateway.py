@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
-from gateway.config import Config, Engines, Model, Role
+from gateway.config import Config, Model, Role
 from gateway.config.diff import Difference, difference, launch
 from gateway.core.fallbacks import just_removed, open_with_fallbacks
 from gateway.core.images import Describes
@@ -133,7 +133,7 @@ class Gateway:
         backend = self.pool.backend(model) if self.pool is not None and engine is None else None
         if engine is None and backend is None and model.startable:
             engine = self._engine(model)
-        made = model, self.request_log, self.schemas, engine, self._limits, backend, self._describes
+        made = model, self.request_log, self.schemas, engine, lambda: self.config.engines, backend, self._describes
         return Route(*made) if self.traces is None else self.traces.route(*made)
 
     def _describes(self) -> Describes:
@@ -165,9 +165,6 @@ class Gateway:
             prompts = SavedPrompts(self.config.prompts, self._state_dir / "prompts")
             self._own = prompts, Residency(self.config.engines, state_dir=self._state_dir, prompts=prompts)
         return self._own
-
-    def _limits(self) -> Engines:
-        return self.config.engines
 
     def on_change(self, watcher: Callable[[], None]) -> None:
         """Calls `watcher` after each change of the configuration. It must not wait or raise."""

@@ -19,4 +19,5 @@ FEATURE = Feature(
         Routes({"[/v1]/messages/count_tokens": {"POST": "gateway.features.messages.endpoints:count_tokens"}}),
     ),
     openapi="gateway.features.messages.openapi",
+    offers={"anthropic_model": "gateway.features.messages.wire.models:told"},
 )
