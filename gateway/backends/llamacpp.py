@@ -283,18 +283,14 @@ class LlamaCppBackend(OpenAIBackend):
         """
         grammar, starts = (raw.grammar, raw.starts) if pair is None else (raw.in_reasoning, (pair[1],))
         fields = {"grammar": Raw(encode(grammar))}
-        if not all([await self._is_token(mark) for mark in starts]):
+        if not all([len(await self._ids_of(mark)) == 1 for mark in starts]):
             return fields
         # Calls within reasoning don't count.
-        opened = [mark for mark, _ in raw.think if pair is None and await self._is_token(mark)]
+        opened = [mark for mark, _ in raw.think if pair is None and len(await self._ids_of(mark)) == 1]
         triggers = [{"type": TRIGGER_WORD, "value": mark} for mark in (*starts, *opened)]
         if raw.unmarked and pair is None:
             triggers.append({"type": TRIGGER_WHOLE, "value": f"^({MAY_BE_CALLS.pattern})$"})
         return fields | {"grammar_lazy": Raw(b"true"), "grammar_triggers": Raw(encode(triggers))}
-
-    async def _is_token(self, mark: str) -> bool:
-        """Whether the model's vocabulary has the mark as one token; asked once."""
-        return len(await self._ids_of(mark)) == 1
 
     async def _ids_of(self, mark: str) -> list[int]:
         """The tokens of the mark, asked for once; [] if the server can't tell."""
