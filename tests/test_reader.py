@@ -39,7 +39,7 @@ CLASSES = {
     # Every engine is used through it, and a subclass overrides what is different.
     "backends/base.py:Backend": (26, 1),
     "backends/replicas.py:Replicas": (23, 7),
-    "backends/llamacpp.py:LlamaCppBackend": (42, 13),
+    "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Whoever deals with an engine holds this one object; its parts are in modules of their own.
     "engines/engine.py:Engine": (34, 19),
     # An answer while it is read, and what is booked at its end.
