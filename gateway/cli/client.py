@@ -140,7 +140,7 @@ class RunningGateway:
         self._client.close()
 
 
-def refusal(problem: Any, otherwise: str) -> GatewayError:
+def refusal(problem: object, otherwise: str) -> GatewayError:
     """The error that a gateway's answer holds, of its category. otherwise: the message where it holds none."""
     if not isinstance(problem, dict):
         problem = {"message": problem} if isinstance(problem, str) else {}

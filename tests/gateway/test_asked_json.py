@@ -11,7 +11,7 @@ from tests.gateway.accumulator import from_stream, from_whole
 from tests.gateway.double import chunk, completion
 from tests.gateway.normalizing import answer, streamed
 
-STEP = {
+STEP: dict[str, Any] = {
     "type": "object",
     "properties": {"tool": {"type": "string"}, "args": {"$ref": "#/$defs/args"}},
     "required": ["tool", "args"],

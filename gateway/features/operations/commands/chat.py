@@ -311,7 +311,7 @@ def _tools(file: Path) -> list[Any]:
     return tools
 
 
-def _problem(body: str) -> Any:
+def _problem(body: str) -> object:
     try:
         return json.loads(body)["error"]
     except (ValueError, KeyError, TypeError):
