@@ -63,3 +63,20 @@ def test_an_unknown_backend_is_an_error_that_no_retry_cures(tmp_path: Path) -> N
     assert (answer.status_code, answer.json()["error"]["code"]) == (424, "engine_missing")
     assert answer.headers["x-should-retry"] == "false"
     assert "runtime 'nowhere.at_all:Class' of config.yaml can't be loaded: No module" in answer.text
+
+
+@pytest.mark.parametrize("words", ["status --once", "load", "plan", "batch ls", "replay", "models", "room new"])
+@pytest.mark.parametrize(
+    ("name", "says"), [("missing.yaml", "No such file or directory"), ("folder", "can't be read")]
+)
+def test_a_configuration_that_isnt_there_is_no_default(words: str, name: str, says: str, tmp_path: Path) -> None:
+    """Else the gateway at the default address, which may be another's, would be asked."""
+    (tmp_path / "folder").mkdir()
+    done = ctxgate(*words.split(), "--config", name, cwd=tmp_path)
+    assert (done.returncode, says in done.stderr) == (2, True), done.stderr
+
+
+def test_a_configuration_with_mistakes_still_says_where_its_gateway_is(tmp_path: Path) -> None:
+    port = free_port()
+    config(tmp_path, f"active_model: nobody\nmodels: {{e: {{runtime: echo}}}}\nserver: {{port: {port}}}\n")
+    assert f"no gateway answers at http://127.0.0.1:{port}" in ctxgate("plan", cwd=tmp_path).stderr
