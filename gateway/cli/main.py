@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import os
 import sys
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import cast
 import click
 
 from gateway import __version__
-from gateway.cli.broken_pipe import exit_quietly
+from gateway.cli.ending import exit_quietly
 from gateway.cli.options import Group
 from gateway.cli.text import say
 from gateway.feature import imported, installed
@@ -110,18 +109,14 @@ def _main(argv: list[str]) -> int:
         return error.exit_code
     except KeyboardInterrupt:
         return INTERRUPTED
-    except BrokenPipeError:
-        raise
     except Exception as error:
         from gateway.config import ConfigError
-        from gateway.errors import GatewayError, InternalError
+        from gateway.errors import GatewayError
 
-        if isinstance(error, ConfigError | GatewayError):
-            say(error if isinstance(error, ConfigError) else f"ctxgate: {error}", file=sys.stderr)
-            return error.exit_code
-        logging.basicConfig(format="ctxgate: %(message)s")
-        logging.exception("this is a bug of ctxgate; please report it")
-        return InternalError.exit_code
+        if not isinstance(error, ConfigError | GatewayError):
+            raise
+        say(error if isinstance(error, ConfigError) else f"ctxgate: {error}", file=sys.stderr)
+        return error.exit_code
 
 
 def _exit_codes() -> str:

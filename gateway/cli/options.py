@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,15 @@ class Group(Command, click.Group):
     """A command with actions, each of which takes the options of its group too."""
 
     command_class = Command
+
+
+class Text(click.ParamType):
+    """Words to a model or a tool: they are in UTF-8, whatever the locale."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return os.fsencode(value).decode("utf-8", "replace")
 
 
 class Finite(click.FloatRange):

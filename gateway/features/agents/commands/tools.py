@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gateway.cli.options import FILE, Group, config_option, configuration, json_option
+from gateway.cli.options import FILE, Group, Text, config_option, configuration, json_option
 from gateway.cli.text import say
 from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.agents.settings import Rooms
@@ -80,7 +80,9 @@ def ls(config: Path | None, as_json: bool, names: tuple[str, ...]) -> None:
 @click.option("--folder", type=FILE, default=Path(), metavar="DIR", help="What tool.* sees as / (default: here).")
 @click.option("--tenant", default="local", help="Tenant whose records the tools see (default: local).")
 @click.argument("name", metavar="NAME", help="As `ctxgate tools ls` shows it.")
-@click.argument("arguments", required=False, metavar="[JSON]", help="A JSON object; if omitted, or -: from stdin.")
+@click.argument(
+    "arguments", type=Text(), required=False, metavar="[JSON]", help="A JSON object; if omitted, or -: from stdin."
+)
 def call(config: Path | None, folder: Path, tenant: str, name: str, arguments: str | None) -> None:
     """Calls a tool; prints its result as JSON.
 

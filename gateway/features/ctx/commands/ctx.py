@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 
 import click
 
-from gateway.cli.options import FILE, Group, config_option, configuration
+from gateway.cli.options import FILE, Group, Text, config_option, configuration
 from gateway.cli.text import say
 from gateway.errors import ProviderInvalidModel
 from gateway.features.ctx.settings import Ctx
@@ -119,7 +119,7 @@ def run(config: Path | None, folder: Path | None, object: str, input: tuple[str,
 @click.option("--id", "id", help="The message's id; sent again with the same id, it isn't answered again.")
 @click.option("-t", "--text", is_flag=True, help="Print the answer as text (default on a terminal).")
 @click.argument("object", metavar="OBJECT", help=OBJECT)
-@click.argument("input", metavar="[INPUT]...", nargs=-1, help="The message (default: standard input).")
+@click.argument("input", metavar="[INPUT]...", nargs=-1, type=Text(), help="The message (default: standard input).")
 def send(
     config: Path | None,
     folder: Path | None,

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import click
 
-from gateway.cli.broken_pipe import exit_quietly
+from gateway.cli.ending import exit_quietly
 from gateway.cli.options import FILE, Command, Finite, Group
 from gateway.cli.text import say
 from gateway.features.evaluation.model_test import VERSION, commands, compare, fake, results, run

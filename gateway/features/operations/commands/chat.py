@@ -15,7 +15,7 @@ import click
 from msgspec.structs import replace
 
 from gateway.cli.client import PROBE_SECONDS, base_url, headers, refusal, transport
-from gateway.cli.options import FILE, Command, config_option, configuration
+from gateway.cli.options import FILE, Command, Text, config_option, configuration
 from gateway.cli.running import located
 from gateway.cli.text import say
 from gateway.errors import GatewayError, ProviderInvalidModel, ProviderInvalidRequest, ProviderUnavailable
@@ -49,10 +49,12 @@ MAX_TOOL_ROUNDS = 8
 
 @click.command(cls=Command, epilog=EXAMPLES)
 @config_option
-@click.option("--system", metavar="TEXT", help="A system message.")
+@click.option("--system", type=Text(), metavar="TEXT", help="A system message.")
 @click.option("--tools", type=FILE, metavar="FILE", help="JSON list of tools, as in a request.")
-@click.argument("model", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
-@click.argument("question", nargs=-1, metavar="[QUESTION]...", help="Asked once, without a chat.")
+@click.argument(
+    "model", type=Text(), required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one)."
+)
+@click.argument("question", type=Text(), nargs=-1, metavar="[QUESTION]...", help="Asked once, without a chat.")
 def chat(
     config: Path | None, system: str | None, tools: Path | None, model: str | None, question: tuple[str, ...]
 ) -> int:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 import click
 
 from gateway.cli.client import address, base_url, headers, refusal, transport
-from gateway.cli.options import Group, config_option, configuration
+from gateway.cli.options import Group, Text, config_option, configuration
 from gateway.cli.running import located
 from gateway.cli.text import say
 from gateway.errors import CATEGORIES, LASTING_STATUS, Category, ProviderInvalidRequest, ProviderUnavailable
@@ -55,10 +55,10 @@ def room(config: Path | None) -> None:
 
 @room.command("new")
 @config_option
-@click.option("--name", help="Name by which other commands find the room.")
-@click.option("--purpose", help="What the room is for; the model sees it.")
+@click.option("--name", type=Text(), help="Name by which other commands find the room.")
+@click.option("--purpose", type=Text(), help="What the room is for; the model sees it.")
 @click.option("--model", help="A model of config.yaml (default: the active one).")
-@click.option("--instructions", help="The model's system message.")
+@click.option("--instructions", type=Text(), help="The model's system message.")
 @click.option("--access", type=click.Choice(("read", "edit", "full")), help="Which tools it has (default: none).")
 def new(config: Path | None, name: str | None, purpose: str | None, access: str | None, **agent: str | None) -> None:
     """Rents a room and prints its id."""
@@ -78,7 +78,7 @@ def new(config: Path | None, name: str | None, purpose: str | None, access: str 
 @config_option
 @click.option("--no-wait", is_flag=True, help="Print the message's id at once.")
 @room_argument
-@click.argument("text", metavar="TEXT", help="The message.")
+@click.argument("text", type=Text(), metavar="TEXT", help="The message.")
 def say_and_wait(config: Path | None, no_wait: bool, room: str, text: str) -> int:
     """Sends a message, waits for the answer and prints it."""
     with _api(config) as api:
