@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from normalizers.base import CallWriter, Normalizer
 from normalizers.events import Event, TextDelta
 from normalizers.read.dialects import DIALECTS, load
+from normalizers.read.quotes import LEFT_OUT, LOOK_BACK, RUN, Quotes, whole_runs
 from normalizers.read.reasoning_calls import ReasoningCalls
 from normalizers.read.scan import (
     MAX_BLANKS,
@@ -34,11 +35,9 @@ _NAME = re.compile(r"\w[\w.\-:/]*")
 _TOOL_LINE = re.compile(r"[Tt]ool:[ \t]*")
 _FIRST_NAME = re.compile(r"[\w.\-]+\Z")
 _LINE_START = re.compile(r"\n[ \t]{0,62}\Z")
-_LONG = 64
 MAX_REREAD = 4096
 """Characters. A text that is read for calls and is none is read again from its next beginning of calls; once that comes
 to so many, no more calls are looked for before its end. Else 2,000 fences in a row were read 2,000 times."""
-_NOTHING = r"(?!)"
 _UNMARKED_HEADS = "{[`~<"
 """The characters that begin calls without marks as JSON."""
 
@@ -109,7 +108,6 @@ class Framing(Normalizer):
         "_dialect_of",
         "_echo",
         "_fed",
-        "_fenced",
         "_found",
         "_gap",
         "_guarded",
@@ -121,10 +119,12 @@ class Framing(Normalizer):
         "_longest",
         "_marks",
         "_names",
+        "_noted",
         "_open_in_text",
         "_owes_close",
         "_plain",
         "_python_heads",
+        "_quotes",
         "_read",
         "_refused",
         "_replay",
@@ -132,7 +132,6 @@ class Framing(Normalizer):
         "_scan",
         "_schemas",
         "_space",
-        "_span",
         "_spec",
         "_strays",
         "_switched",
@@ -177,12 +176,12 @@ class Framing(Normalizer):
         self._gap = "start"
         self._lines = bool(self._names)
         self._at_line_start = self._lines
-        self._fenced = ""
-        """The fence that the content stands in."""
-        self._span = False
-        """A back-tick quotes the last mark, and all that follow up to the next one or the end of the line."""
+        self._quotes = Quotes()
+        self._noted = 0
+        """Characters of the answer up to the last that `_quotes` has read in reasoning."""
         self._open_in_text = self._owes_close = False
-        self._last = ""
+        self._last = "\n"
+        """The last characters of the content or the reasoning, from its beginning on."""
         self._unmarked_heads = _unmarked_heads(spec, names) if names and allow_calls else ""
         self._python_heads = (
             self._unmarked_heads[len(_UNMARKED_HEADS) :] + "[" if spec.bare and self._unmarked_heads else ""
@@ -222,9 +221,9 @@ class Framing(Normalizer):
         if not self._plain or self._trigger(text) is not None:
             return False
         self._fed += len(text)
-        if self._span:
-            self._pass(text, 0, len(text))
-        self._last = text if not text.isspace() else (self._last + text)[-_LONG:]
+        if self._quotes.in_line:
+            self._quotes.read(text, 0, len(text))
+        self._last = (self._last + text)[-LOOK_BACK:]
         return True
 
     def feed(self, text: str) -> list[Event]:
@@ -345,20 +344,22 @@ class Framing(Normalizer):
             if (stop := self._after_gap(text, start, pos, reason)) is not None:
                 return stop
         while True:
-            looks = self._at_line_start and not self._fenced
+            looks = self._at_line_start and not self._quotes.fence
             if looks and (stop := self._begin_line(text, start, begin, pos, reason)) is not None:
                 return stop
             # In a long text, searching for each head is far faster than scanning, but not once behind each literal.
-            plain = pos == begin and size - pos > _LONG and not self._has_head(text, pos)
+            plain = pos == begin and size - pos > LOOK_BACK and not self._has_head(text, pos)
             found = None if plain else self._scan(text, pos)
             if found is None:
                 end = size if reason else size - self._partial(text, pos)
-                self._pass(text, pos, end)
+                self._quotes.read(text, pos, end)
                 return self._emit(text, start, end)
-            self._pass(text, pos, found.start())
+            self._quotes.read(text, pos, found.start())
             if (stop := self._at_literal(text, start, begin, found, reason)) is not None:
                 return stop
             pos = found.end()
+            if not found.lastgroup:
+                self._quotes.read(text, found.start(), pos)
 
     def _after_gap(self, text: str, start: int, pos: int, reason: str | None) -> int | None:
         """Where reading stops at the first text of the answer, or after a call or reasoning; None if it goes on."""
@@ -398,20 +399,24 @@ class Framing(Normalizer):
         literal, at = found.group(), found.start()
         if reason is None and self._may_grow(text, at):
             return self._emit(text, start, at)
-        if literal in FENCES:
-            return self._at_fence(text, start, begin, at, literal)
-        if literal in ("{", "[") and not self._span:
+        if found.lastgroup:
+            return self._at_run(text, start, begin, found, reason)
+        if literal in ("{", "[") and not self._quotes.directly:
             return self._at_bracket(text, start, begin, at)
         if literal == "\n":
-            self._span = False
             self._at_line_start = True
             return None
-        self._span = self._span or self._before(text, begin, at).endswith("`")
-        if self._fenced or self._span:
-            return None  # quoted
+        opens = literal in self._spec.open or literal in self._spec.begins
+        before = self._before(text, begin, at)
+        try:
+            quoted = self._quotes.quote(text, at, before, opens=opens, final=reason is not None)
+        except Wait:
+            return self._emit(text, start, at)
+        if quoted:
+            return None
         if literal in self._strays:
             return self._at_stray(text, start, begin, found, reason)
-        begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(self._before(text, begin, at)))
+        begins_line = self._is_first(text, start, at) or bool(_LINE_START.search(before))
         if literal in self._thinks and not begins_line:
             self._guarded = False  # the grammar takes what follows for reasoning
             return None  # a word of a sentence
@@ -421,46 +426,38 @@ class Framing(Normalizer):
             self._dialect.in_sentence = literal[0].isalnum() or not begins_line
         return end
 
-    def _pass(self, text: str, start: int, end: int) -> None:
-        """Notes the end of a quotation in text without literals."""
-        if self._span and (text.find("`", start, end) >= 0 or text.find("\n", start, end) >= 0):
-            self._span = False
-
     def _is_first(self, text: str, start: int, at: int) -> bool:
         """Whether nothing but white space stands before, in the answer or since a call or reasoning."""
         return bool(self._gap) and not text[start:at].strip()
 
     def _before(self, text: str, begin: int, at: int) -> str:
         """The last characters of the content before a position in text that is content from `begin` on."""
-        known = text[max(begin, at - _LONG) : at]
-        return known if at - begin >= _LONG else self._last[-_LONG:] + known
+        known = text[max(begin, at - LOOK_BACK) : at]
+        return known if at - begin >= LOOK_BACK else (self._last + known)[-LOOK_BACK:]
 
-    def _at_fence(self, text: str, start: int, begin: int, at: int, fence: str) -> int | None:
-        """A fence may begin calls without marks, if it stands at the start of a line."""
-        if fence == "~~~" and at > begin and text[at - 1] == "~":
-            return None
-        first = self._is_first(text, start, at)
-        begins_line = first or bool(_LINE_START.search(self._before(text, begin, at)))
-        if fence == "~~~" and (not begins_line or self._fenced not in ("", fence)):
-            return None
-        self._span = False
-        if self._fenced not in ("", fence):
-            return None
+    def _at_run(self, text: str, start: int, begin: int, found: re.Match[str], reason: str | None) -> int | None:
+        """Where reading stops at a run of back-ticks or tildes: a fence may hold calls without marks."""
+        run, at = found.group(), found.start()
+        if reason is None and found.end() == len(text) and len(run) < LOOK_BACK:
+            return self._emit(text, start, at)
+        before = self._before(text, begin, at)
         if (
-            not (self._fenced or self._was_refused(text, begin, at) or first)
+            run.startswith(FENCES)
+            and not (self._quotes.fence or self._is_first(text, start, at) or self._was_refused(text, begin, at))
             and self._spec.unmarked == "last"
             and self._unmarked_heads
-            and begins_line
+            and _LINE_START.search(before)
         ):
             return self._try_unmarked(self._emit(text, start, at), follows_text=True)
-        self._fenced = "" if self._fenced else fence
+        self._quotes.run(run, before)
+        self._at_line_start = False
         return None
 
     def _at_bracket(self, text: str, start: int, begin: int, at: int) -> int | None:
         """Calls may begin behind text, too, where models are taught to write them without marks."""
         before = self._before(text, begin, at)
         within = before.rstrip(" \t")[-1:] not in _BEFORE_CALL
-        if within or self._fenced or self._was_refused(text, begin, at) or not self._unmarked_heads:
+        if within or self._quotes.fence or self._was_refused(text, begin, at) or not self._unmarked_heads:
             return None
         if self._spec.unmarked == "alone":
             return None
@@ -493,7 +490,7 @@ class Framing(Normalizer):
             self._refused = False
             self._switch(Framing._read_text)
             return end
-        self._last = _DROPPED
+        self._last = (self._last + LEFT_OUT)[-LOOK_BACK:]
         self._writer.warn("stray_marker", literal)
         self._switch(Framing._read_text)  # looks again at the white space after it
         return end
@@ -508,10 +505,15 @@ class Framing(Normalizer):
             self._echo = ""
             self._refused = False
             piece = text[start:end]
-            self._last = piece if not piece.isspace() else (self._last + piece)[-_LONG:]
+            self._last = (self._last + piece[-LOOK_BACK:])[-LOOK_BACK:]
             self._writer.text(piece)
             return end
         return start
+
+    def _begin_text(self, last: str) -> None:
+        """What follows stands in no quote. last: a line break if a line begins here."""
+        self._last = last
+        self._quotes.reset()
 
     def _emit_before_call(self, text: str, start: int, end: int) -> None:
         self._space = text[self._emit(text, start, end) : end]
@@ -527,7 +529,7 @@ class Framing(Normalizer):
             return self._enter(bare=False, pos=pos - len(literal))
         self._think_close = tuple(closing for opening, closing in spec.think if opening == literal)[:1]
         self._gap = "reasoning"
-        self._last = ""
+        self._begin_text("\n")
         self._switch(Framing._read_reasoning)
         return pos
 
@@ -618,7 +620,7 @@ class Framing(Normalizer):
             attempt.trial.commit(self._writer, attempt.calls)
             self.told.unmarked |= not in_reasoning
             self._gap = "call"
-            self._last = ""
+            self._begin_text("\n")
             self._switch(Framing._read_text)
         else:
             self._refused = True
@@ -640,15 +642,15 @@ class Framing(Normalizer):
         ends = [(at, close) for close in self._think_close if (at := self._found.after(text, close, pos)) >= 0]
         at, close = min(ends, default=(-1, ""))
         end = at if at >= 0 else len(text)
-        opener = self._call_in_reasoning(text, pos, end, reason)
+        opener = self._call_in_reasoning(text, pos, end)
         if opener >= 0:
             begin = pos + len(text[pos:opener].rstrip())
-            self._writer.reasoning(text[pos:begin])
-            self._last = text[pos:begin] or self._last
-            return begin
+            self._attempt = ReasoningCalls(self._spec, self._schemas, self._dialect_of, closing=self._think_close)
+            self._switch(Framing._read_attempt)
+            return self._think(text, pos, begin)
         if at >= 0:
             self._writer.reasoning(text[pos:at].rstrip())
-            self._last = ""  # a back-tick that ends the reasoning quotes nothing behind it
+            self._begin_text("\n")  # what the reasoning quotes is nothing behind it
             self._refused = False
             self._gap = "reasoning"
             self._switch(Framing._read_first if self._spec.first else Framing._read_text)
@@ -656,26 +658,45 @@ class Framing(Normalizer):
         if reason is None:
             marks = (*self._think_close, *self._call_openers)
             end -= partial_suffix(text, pos, marks, max(map(len, marks)))
+            end = pos + whole_runs(text[pos:end].rstrip())
         end = pos + len(text[pos:end].rstrip())
         if end > pos:
             self._refused = False
-            self._last = text[pos:end]
-        self._writer.reasoning(text[pos:end])
+        self._think(text, pos, end)
         return end if reason is None else len(text)
 
-    def _call_in_reasoning(self, text: str, pos: int, end: int, reason: str | None) -> int:
+    def _think(self, text: str, pos: int, end: int) -> int:
+        """Passes on reasoning; returns its end."""
+        self._note(text, pos, end)
+        self._last = self._before(text, pos, end)
+        self._writer.reasoning(text[pos:end])
+        return end
+
+    def _note(self, text: str, begin: int, end: int) -> None:
+        """Takes note of what reasoning quotes, up to `end`; it begins at `begin`."""
+        offset = self._fed - len(text)
+        pos = max(begin, self._noted - offset)
+        for run in RUN.finditer(text, pos, end):
+            self._quotes.read(text, pos, run.start())
+            self._quotes.run(run[0], self._before(text, begin, run.start()))
+            pos = run.end()
+        self._quotes.read(text, pos, end)
+        self._noted = max(offset + end, self._noted)
+
+    def _call_in_reasoning(self, text: str, begin: int, end: int) -> int:
         """Where a call begins within reasoning, which a trial then reads; -1 if none does before `end`."""
-        found = -1
-        for mark in self._call_openers:
-            at = self._found.after(text, mark, pos)
-            at = at if 0 <= at <= end - len(mark) else -1
-            while at >= 0 and (self._was_refused(text, pos, at) or self._before(text, pos, at).endswith("`")):
-                at = text.find(mark, at + 1, end)
-            found = at if at >= 0 and (found < 0 or at < found) else found
-        if found >= 0:
-            self._attempt = ReasoningCalls(self._spec, self._schemas, self._dialect_of, closing=self._think_close)
-            self._switch(Framing._read_attempt)
-        return found
+        pos = begin
+        while True:
+            found = ((self._found.after(text, mark, pos), len(mark)) for mark in self._call_openers)
+            pos = min((at for at, size in found if 0 <= at <= end - size), default=-1)
+            if pos < 0 or not (self._was_refused(text, begin, pos) or self._is_quoted(text, begin, pos)):
+                return pos
+            pos += 1
+
+    def _is_quoted(self, text: str, begin: int, at: int) -> bool:
+        """Whether a mark within reasoning is quoted. It doesn't matter that it is in a fence, if it ends the answer."""
+        self._note(text, begin, at)
+        return self._quotes.begins_before(self._before(text, begin, at))
 
     # -- calls ---------------------------------------------------------------------------------
 
@@ -705,7 +726,7 @@ class Framing(Normalizer):
             self._at_line_start = self._lines
             self._open_in_text = dialect.quoted and not dialect.announced
             self._owes_close = not (dialect.closed or self._open_in_text)
-            self._last = ""
+            self._begin_text("" if dialect.quoted else "\n")
             self._echo = dialect.source.lstrip()
 
 
@@ -714,9 +735,7 @@ _Table = tuple[frozenset[str], Literals, int, Search, Search, tuple[str, ...], f
 _TABLES: dict[tuple[FormatSpec, bool, bool], _Table] = {}
 
 
-_DROPPED = "\0"
-"""Stands for a mark that was dropped, in the text before another."""
-_BEFORE_CALL = ("", "\n", ".", ":", "!", "?", "…", _DROPPED)
+_BEFORE_CALL = ("", "\n", ".", ":", "!", "?", "…", LEFT_OUT)
 """What stands before a call without marks behind text: the end of a sentence."""
 _OPENS_WORD = "\"'([|“‘*"
 _ENDS_WORD = "\"').,:;?!]|”’*"
@@ -753,8 +772,8 @@ def _reads_python(spec: FormatSpec) -> bool:
 
 
 def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
-    """The literals, those that aren't fences, the length of the longest, a search for them, one for their first
-    characters, these characters, and the literals that begin nothing.
+    """The literals, those that aren't fences, the length of the longest, a search for them and for runs, one for their
+    first characters, these characters, and the literals that begin nothing.
 
     calls: whether a call may come at all. If not, its marks are content. lines: line breaks are literals, too.
     """
@@ -767,10 +786,10 @@ def _scanner(spec: FormatSpec, calls: bool, lines: bool) -> _Table:
         others = {"\n"} if lines else set()
         if calls and spec.inline:
             others |= {"["} if "list" in spec.bare else {"{", "["}
-        ordered = sorted(literals | others, key=len, reverse=True)
-        scan = re.compile("|".join(map(re.escape, ordered)) or _NOTHING).search
-        heads = tuple(sorted({literal[0] for literal in ordered}))
-        trigger = re.compile(f"[{''.join(map(re.escape, heads))}]" if heads else _NOTHING).search
+        ordered = sorted(literals.difference(FENCES) | others, key=len, reverse=True)
+        scan = re.compile("|".join([*map(re.escape, ordered), f"(?P<run>{RUN.pattern})"])).search
+        heads = tuple(sorted({literal[0] for literal in literals | others}))
+        trigger = re.compile(f"[{''.join(map(re.escape, heads))}]").search
         strays = frozenset((*spec.close, *spec.drop)) - {*spec.open, *spec.begins}
         longest = max(map(len, literals), default=1)
         marks = Literals(literals.difference(FENCES))
