@@ -23,7 +23,7 @@ from normalizers.values.coerce import SchemaIndex
 FENCES = ("```", "~~~")
 PYTHON_FORMS = frozenset({"call", "list"})
 """The forms of `FormatSpec.bare` that are Python."""
-_INFO_WORDS = r"[^`\n{\[<]{0,128}"
+_INFO_WORDS = r"[^`~\n{\[<]{0,128}"
 _INFO_BRACES = r"(?:\{(?!\s*[\"'])[^`\n{}:]{0,64}\}|\[(?!\s*[\[{\"'])[^`\n\[\]{}]{0,64}\])"
 _INFO = re.compile(rf"(`{{3,}}+|~{{3,}}+)(?:{_INFO_WORDS}{_INFO_BRACES}{_INFO_WORDS}\n|{_INFO_WORDS}\n?)")
 _INFO_START = re.compile(
@@ -39,6 +39,8 @@ _JSON_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\{{")
 _OTHER_LIST = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}[\"\d\-\[\]]")
 _LIST_START = re.compile(rf"\[\s{{0,{MAX_BLANKS}}}\Z")
 _MAX_BEGINNING = 1024
+_LONGEST_FENCE = 64
+"""So many signs are waited for."""
 _PYTHON = re.compile(rf"(\[\s{{0,{MAX_BLANKS}}})?(\w[\w.\-:/]{{0,127}})?(\s{{0,64}})(\()?")
 
 
@@ -106,10 +108,12 @@ class Unmarked(Attempt):
                 self._closed = True
             return at
         final = reason is not None
-        if self._close and Literals(self._close[-1:]).begin(text, at, final=final):
+        if self._close and (end := self._end_of(self._close[-1], text, at, final)):
             self._closed = True
-            return at + len(self._close.pop())
-        if self._literals.begin(text, at, final=final):
+            self._close.pop()
+            return end
+        # A mark of the format, too, may be a tag around a call within a fence.
+        if not (self._close and _WRAPPER.match(text, at)) and self._literals.begin(text, at, final=final):
             # A mark of the format: what it begins or ends is read as usual.
             self.verdict = "calls" if self._counted else "text"
             return pos
@@ -148,6 +152,19 @@ class Unmarked(Attempt):
         self._close.append(found[1])
         self._wrapped = True
         return found.end()
+
+    def _end_of(self, closing: str, text: str, at: int, final: bool) -> int:
+        """The end of what closes a fence or tag, 0 if it doesn't stand there. Raises `Wait`."""
+        if not Literals((closing,)).begin(text, at, final=final):
+            return 0
+        if closing[0] == "<":
+            return at + len(closing)
+        # A fence ends with as many signs, or more.
+        run = text[at : at + max(_LONGEST_FENCE, len(closing))]
+        end = at + len(run) - len(run.lstrip(closing[0]))
+        if end == len(text) and len(run) < _LONGEST_FENCE and not final:
+            raise Wait
+        return end
 
     def _open_wrapper(self, text: str, at: int, final: bool) -> int:
         found = _WRAPPER.match(text, at)

@@ -97,6 +97,10 @@ READ: dict[str, tuple[str, Calls, str]] = {
     "tools tags": (f"<tools>{CALL}</tools>", [PARIS], ""),
     "tools tags without an end": (f"<tools>\n{CALL}", [PARIS], ""),
     "tags in a fence": (f"```xml\n<tools>\n{CALL}\n</tools>\n```", [PARIS], ""),
+    "the format's own tags in a fence": (f"```xml\n<tool_call>\n{CALL}\n</tool_call>\n```", [PARIS], ""),
+    "such tags on a line in tildes": (f"~~~\n<tool_call>{CALL}</tool_call>\n~~~", [PARIS], ""),
+    "prose before such tags": (f"Sure:\n```\n<tool_call>{CALL}</tool_call>\n```\n", [PARIS], "Sure:\n"),
+    "a fence that a longer one ends": (f"```json\n{CALL}\n`````", [PARIS], ""),
     "prose before a fence": (f"Sure, I will look.\n```json\n{CALL}\n```", [PARIS], "Sure, I will look.\n"),
     "prose and an empty line before a fence": (f"Sure:\n\n```json\n{CALL}\n```\n", [PARIS], "Sure:\n\n"),
     "other code before the fence": (
@@ -149,6 +153,7 @@ TEXT: dict[str, str] = {
     "in back-ticks": f"`{CALL}`",
     "in back-ticks in a sentence": f"Write `{CALL}` and wait.",
     "a fence before prose": f"```json\n{CALL}\n```\nThis is how it is called.",
+    "tags in a fence before prose": f"```xml\n<tool_call>\n{CALL}\n</tool_call>\n```\nThis is how it is called.",
     "a fence within prose": f"For example:\n```json\n{CALL}\n```\nThen wait.",
     "a fence with a comment": f"```js\n// the call\n{CALL}\n```",
     "a fence that isn't at the start of a line": f"Like ```{CALL}```",
@@ -195,7 +200,10 @@ def test_anything_else_stays_text(name: str, form: str) -> None:
 
 
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("form", ["bare", "a list", "a fence", "prose before a fence", "an invented result"])
+@pytest.mark.parametrize(
+    "form",
+    ["bare", "a list", "a fence", "the format's own tags in a fence", "prose before a fence", "an invented result"],
+)
 def test_other_formats_read_them_too(name: str, form: str) -> None:
     text, calls, content = READ[form]
     assert calls_of(name, text) == (calls, content, "")
