@@ -50,8 +50,10 @@ class Messages(Region):
             self._read_call()
             return pos
         syntax = self._syntax
-        at, literal = self._skip_to_marker(text, pos, final, (*syntax.bodies, *syntax.ends))
-        header = text[pos:at]
+        # What is longer is no header: no more of a long text is read for each mark in it.
+        head = text[pos : pos + 2 * _MAX_HEADER]
+        size, literal = self._skip_to_marker(head, 0, final, (*syntax.bodies, *syntax.ends))
+        at, header = pos + size, head[:size]
         if not _may_be_header(header) or (final and not literal and not _is_cut_header(header)):
             if self._first:
                 raise Malformed(NOT_A_CALL)
@@ -182,9 +184,10 @@ class Messages(Region):
 
 def _may_be_header(text: str) -> bool:
     """Whether the text is a header, or the beginning of one; False for prose that holds a header's mark."""
+    if len(text) > _MAX_HEADER or "\n" in text.strip():
+        return False
     words = _MARK.sub(" ", text).split()
-    short = len(text) <= _MAX_HEADER and len(words) <= _MAX_WORDS and "\n" not in text.strip()
-    return short and all(map(_WORD.fullmatch, words))
+    return len(words) <= _MAX_WORDS and all(map(_WORD.fullmatch, words))
 
 
 def _is_cut_header(text: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from normalizers.base import CallWriter
@@ -418,17 +418,20 @@ class Region:
 
     def _skip_to_marker(self, text: str, pos: int, final: bool, stops: tuple[str, ...] = ()) -> tuple[int, str]:
         """The position of the first stop or end marker, and which one it is; '' if there is none yet."""
-        found, literal = len(text), ""
-        for stop in (*stops, *self._close):
-            at = text.find(stop, pos)
-            if 0 <= at < found:
-                found, literal = at, stop
-        if literal and not final and self._may_grow(text, found):
-            return found, ""
-        if not literal and not final:
-            longest = max(self._longest, max(map(len, stops), default=1))
-            found -= partial_suffix(text, pos, (*stops, *self._close), longest)
-        return found, literal
+        stops = (*stops, *self._close)
+        # All in one search: one for each would read the rest of a long text for those that it lacks, mark by mark.
+        match = _search(stops)(text, pos)
+        if match is not None:
+            found = match.start()
+            return found, "" if not final and self._may_grow(text, found) else match.group()
+        longest = max(map(len, stops), default=1)
+        return len(text) - (0 if final else partial_suffix(text, pos, stops, longest)), ""
+
+
+@lru_cache(maxsize=256)
+def _search(literals: tuple[str, ...]) -> Search:
+    """The search for the first of them; of several that stand at one place, for the first in this order."""
+    return re.compile("|".join(map(re.escape, literals)) or r"(?!)").search
 
 
 @cache

@@ -24,11 +24,11 @@ TIMES_FOUR = 8
 """Four times the text may cost this often as much: sixteen times would be quadratic, and load makes it seldom eight."""
 
 
-def cost(name: str, text: str) -> float:
+def cost(name: str, text: str, size: int = 4) -> float:
     parser = normalizer(name, TOOLS)
     began = time.thread_time()
-    for at in range(0, len(text), 4):
-        parser.feed(text[at : at + 4])
+    for at in range(0, len(text), size):
+        parser.feed(text[at : at + size])
     parser.finish("stop")
     return time.thread_time() - began
 
@@ -47,6 +47,18 @@ def test_degenerate_text_costs_in_proportion(name: str) -> None:
         if tries[0][1] > TIMES_FOUR * tries[0][0]:
             tries += [(cost(name, short), cost(name, long)) for _ in range(7)]
         assert min(b for _, b in tries) <= TIMES_FOUR * min(a for a, _ in tries), (head, unit, tries)
+
+
+HEADS = ("<|start|>", "<|start|>assistant", "<|channel|>", "<|start|>assistant<|channel|>analysis<|message|>x<|end|>")
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("name", ["harmony", "muse_glimmer", "auto"])
+def test_a_whole_answer_of_heads_costs_in_proportion(name: str, head: str) -> None:
+    def least(count: int) -> float:
+        return min(cost(name, head * count, len(head) * count) for _ in range(3))
+
+    assert least(6000) <= TIMES_FOUR * least(1500)
 
 
 @pytest.mark.parametrize("name", [name for name in FORMATS if get(name).open])
