@@ -12,6 +12,7 @@ from gateway.answer.unread import Watch, may_be_unread
 from gateway.wire.lenient import EscapeJoiner, joined
 from gateway.wire.shape import ROLE
 from normalizers import Event, Normalizer, ReasoningDelta, TextDelta, ToolArgs, ToolStart, Warn, fold
+from normalizers.read.quotes import LEFT_OUT, LOOK_BACK
 
 CLEAN_FINISH = ("stop", "tool_calls", "function_call", None)
 """Finish reasons to replace by `stop` or `tool_calls`. Any other (length, content_filter) stays."""
@@ -21,7 +22,7 @@ class AnswerChoice:
     """One choice of an answer, while it is read."""
 
     __slots__ = (
-        *("_called", "_escapes", "_indices", "_native", "_numbers", "_reading", "_unsaid", "_warnings"),
+        *("_called", "_escapes", "_indices", "_native", "_numbers", "_passed", "_reading", "_unsaid", "_warnings"),
         *("finished", "index", "normalizer", "spoken", "thoughts", "watch"),
     )
 
@@ -36,6 +37,8 @@ class AnswerChoice:
         self._native: NativeCalls | None = None
         self.thoughts: Normalizer | None = None
         """Reads the reasoning that the engine keeps apart: a call at its end counts if nothing follows it."""
+        self._passed = LEFT_OUT  # so that white space isn't the beginning of the reasoning
+        """The last characters of the reasoning before what is read."""
         self._unsaid: list[str] = []
         """What the client hasn't got of that reasoning."""
         self._called: list[Event] = []
@@ -61,8 +64,7 @@ class AnswerChoice:
     @property
     def called(self) -> bool:
         """The model has called a tool."""
-        readers = (self.normalizer, self._native, self.thoughts)
-        return any(reader is not None and reader.called for reader in readers)
+        return any(each is not None and each.called for each in (self.normalizer, self._native, self.thoughts))
 
     @property
     def held(self) -> tuple[str, int] | None:
@@ -110,9 +112,8 @@ class AnswerChoice:
                     self._escapes = EscapeJoiner()
                     self._numbers[index] = number = next(self._indices)
                     function = {"name": joined(name)[0], "arguments": ""}
-                    deltas.append(
-                        {"tool_calls": [{"index": number, "id": call_id, "type": "function", "function": function}]}
-                    )
+                    call = {"index": number, "id": call_id, "type": "function", "function": function}
+                    deltas.append({"tool_calls": [call]})
                 case ToolArgs(index, json):
                     number = self._numbers[index]
                     assert self._escapes is not None
@@ -135,13 +136,16 @@ class AnswerChoice:
     def may_call(self, thought: str) -> bool:
         """Whether this piece of the reasoning that the engine keeps apart has to be read, since a call may begin in
         it, or has begun."""
-        return self.thoughts is not None or self._reading.calls_in_reasoning(thought)
+        if self.thoughts is not None or self._reading.calls_in_reasoning(thought):
+            return True
+        self._passed = (self._passed + thought)[-LOOK_BACK:]
+        return False
 
     def think(self, thought: str) -> list[Event]:
         """The events of more such reasoning."""
         if self.thoughts is None:
             self.thoughts = self._reading.thoughts()
-            self.thoughts.feed(".")  # so that white space isn't the beginning of the reasoning
+            self.thoughts.feed(self._passed)
         self._unsaid.append(thought)
         events = self.thoughts.feed(thought)
         said = [] if self._called else [*takewhile(lambda event: isinstance(event, ReasoningDelta), events)]
@@ -157,9 +161,8 @@ class AnswerChoice:
         called = [] if more else self._called + self.thoughts.finish(reason)
         if called and self.thoughts.called:
             return called
-        self.thoughts = None
         unsaid = "".join(self._unsaid)
-        self._unsaid, self._called = [], []
+        self.thoughts, self._unsaid, self._called = None, [], []
         return [ReasoningDelta(unsaid)] if unsaid else []
 
     def ending(self, reason: str | None) -> list[dict[str, Any]]:

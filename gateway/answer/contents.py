@@ -18,7 +18,7 @@ MAX_CHOICES = 256
 """Twice as many as OpenAI's APIs give."""
 
 NOTHING: Mapping[str, int] = {}
-_UNPRINTABLE = re.compile("[^!-~]")
+_UNPRINTABLE = re.compile("[^!-~]")  # in one word of a comment
 _LONGEST_NAME = 64
 HEAVY = 8192
 """Bytes of what an engine sent: finding calls in a model's text takes up to 15 microseconds a character."""
@@ -89,7 +89,7 @@ class Contents(Struct, eq=False):
         for choice in [*self.choices.values()]:  # a whole answer may be read in a thread meanwhile
             if (held := choice.held) is not None:
                 name, size = held
-                named = f" {_printable(name)}" if name in self.reading.tools else ""
+                named = f" {_UNPRINTABLE.sub('?', name)[:_LONGEST_NAME]}" if name in self.reading.tools else ""
                 return f"{CALLING}{named} characters={size}"
         return ""
 
@@ -99,8 +99,3 @@ def mended(choices: Iterable[AnswerChoice]) -> str:
     read = [choice.normalizer for choice in choices]
     found = [kind for kind in ("schema", "lexical") if any(each.mended == kind for each in read)][:1]
     return ", ".join(["unmarked"] * any(each.unmarked for each in read) + found) or "none"
-
-
-def _printable(name: str) -> str:
-    """A tool's name in one word of printable characters, as a comment needs it."""
-    return _UNPRINTABLE.sub("?", name)[:_LONGEST_NAME]

@@ -93,12 +93,12 @@ class Reading(Struct, frozen=True, eq=False):
         )
 
     def calls_in_reasoning(self, text: str) -> bool:
-        """Whether a call that counts may begin in this piece of the reasoning that the engine keeps apart."""
+        """Whether a call that counts, or a quote, may begin in this piece of reasoning that the engine keeps apart."""
         spec, request = self.spec, self.request
         if request.tools is None or request.tool_choice == "none" or spec.calls_in_reasoning == "never":
             return False
         # White space before a call is layout, so it waits for what follows.
-        return bool(spec.think) and (text[-1].isspace() or any(opener[0] in text for opener in spec.openers))
+        return bool(spec.think) and (text[-1].isspace() or any(sign[0] in text for sign in ("`", "~", *spec.openers)))
 
     def _normalizer(self, spec: FormatSpec, reasoning_open: bool, guarded: bool) -> Normalizer:
         return normalizer(

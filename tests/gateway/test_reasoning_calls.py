@@ -81,6 +81,31 @@ def test_a_call_that_ends_the_answer_counts(name: str) -> None:
     }
 
 
+QUOTING = {
+    "an open back-tick": ["The", " form", " is", " `"],
+    "a closed one": ["I", " ran", " `", "ls", "`"],
+    "a fence": ["Like", ":\n", "```"],
+    "a closed fence": ["Like", ":\n", "```", "sh\nls", "\n", "```"],
+    "a fence at the start": ["```"],
+    "a closed fence at the start": ["```", "sh", "\nls", "\n", "```"],
+    "a fence in a list": ["-", " ", "```", "sh", "\nls", "\n", "```"],
+    "a fence in a sentence": ["Use", "```", " here", ": "],
+    "one back-tick long before": ["It", "`", "s a long way from here", " to", " there" * 20, " `"],
+}
+
+
+@pytest.mark.parametrize("before", QUOTING)
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_quotes_it_does_so_whole_and_streamed(name: str, before: str) -> None:
+    pieces = QUOTING[before]
+    clean = both(name, "".join(pieces) + written(name))
+    for call in ([written(name)], [*written(name)]):
+        deltas = [{"reasoning_content": piece} for piece in pieces + call]
+        assert streamed(name, [{"role": "assistant"}, *deltas]) == clean
+    opened = before in ("an open back-tick", "a fence", "a fence at the start")
+    assert clean["reason"] == ("stop" if opened else "tool_calls")
+
+
 def test_white_space_behind_it_is_content_whole_and_streamed() -> None:
     clean = both("hermes", f"I look it up.\n{written('hermes')}", " \n")
     assert (clean["content"], clean["calls"]) == (" \n", [["get_weather", '{"city": "Paris"}']])
