@@ -153,18 +153,8 @@ class Response:
 
 class _Connection(asyncio.Protocol):
     __slots__ = (
-        "_head_bytes",
-        "_loop",
-        "_parser",
-        "_paused",
-        "_received",
-        "_writable",
-        "closed",
-        "heard",
-        "response",
-        "single",
-        "transport",
-        "upstream",
+        *("_head_bytes", "_loop", "_parser", "_paused", "_received", "_writable"),
+        *("closed", "heard", "response", "single", "transport", "upstream"),
     )
 
     def __init__(self, upstream: Upstream) -> None:
@@ -379,6 +369,8 @@ class Upstream:
         name = "localhost" if target.uds is not None else bracketed(target.host)
         self._host = name if target.port in (0, 443 if target.tls else 80) else f"{name}:{target.port}"
         self._closed = False
+        self.partings = 0
+        """Changes whenever no connection is left: another server may have taken the address by the next one."""
 
     def head(self, method: str, path: str, headers: list[tuple[str, str]]) -> bytes:
         """Builds the constant part of a request's head. Raises ValueError if a value contains a line break."""
@@ -493,6 +485,7 @@ class Upstream:
 
     def _forget(self, connection: _Connection) -> None:
         self._open.discard(connection)
+        self.partings += not self._open
         if connection in self._idle:
             self._idle.remove(connection)
 

@@ -375,6 +375,10 @@ class Backend:
             param="model",
         )
 
+    async def met_another(self) -> bool:
+        """Whether its server, which isn't ours, says that it has another model than before: it was started anew."""
+        return False
+
     async def notation(self) -> Notation | None:
         """The notation of the grammars that `open_raw` takes; None if only `open` works."""
         return None

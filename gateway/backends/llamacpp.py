@@ -23,6 +23,7 @@ from gateway.backends.llamacpp_slots import LlamaCppSlots
 from gateway.backends.openai import HTTPReply, OpenAIBackend, error_message, json_object, malformed
 from gateway.backends.prompt_progress import PromptProgress
 from gateway.backends.template import template_refusal
+from gateway.backends.told import Told
 from gateway.config import Adapter, Model
 from gateway.errors import (
     GatewayError,
@@ -99,11 +100,11 @@ class LlamaCppBackend(OpenAIBackend):
 
     def __init__(self, model: Model, address: Address | None) -> None:
         super().__init__(model, address)
-        self._props: dict[str, Any] | None = None
         self._template_head = self.post_head("/apply-template")
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._tokens_head = self.post_head("/completion")
+        self._told = Told(self.upstream, partial(_props, self))
         self._templates = True
         self._marks: dict[str, list[int]] = {}
         self._control: ControlTokens | None = None
@@ -118,7 +119,7 @@ class LlamaCppBackend(OpenAIBackend):
         self.ask_for_places(prompts)
 
     def ask_for_places(self, places: Placing) -> None:
-        self._slots, self._places = LlamaCppSlots(self, self.props), places
+        self._slots, self._places = LlamaCppSlots(self, self._told.said), places
 
     def kept_prompts(self) -> tuple[LivePrompts, LlamaCppSlots] | None:
         return (self._prompts, self._slots) if self._prompts is not None and self._slots is not None else None
@@ -373,7 +374,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def _window(self) -> int | None:
         """A slot's context window in tokens; None if the server doesn't report it."""
-        settings = (await self.props()).get("default_generation_settings")
+        settings = (await self._told.said()).get("default_generation_settings")
         window = settings.get("n_ctx") if isinstance(settings, dict) else None
         return window if isinstance(window, int) and window > 0 else None
 
@@ -556,11 +557,11 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def takes_tools(self) -> bool:
         """True for a server without /props, such as a router of several models."""
-        return _supports(await self.props(), "supports_tools", "tools")
+        return _supports(await self._told.said(), "supports_tools", "tools")
 
     async def keeps_calls(self) -> bool:
         """True for a server without /props."""
-        return _supports(await self.props(), "supports_tool_calls", "tool_calls")
+        return _supports(await self._told.said(), "supports_tool_calls", "tool_calls")
 
     async def progress(self) -> Hashable | None:
         """A value that changes with each step of any answer; None from a server without /slots.
@@ -580,21 +581,17 @@ class LlamaCppBackend(OpenAIBackend):
         """Prefers the local weights, which hold more than /props."""
         if (known := await super().about()) != UNKNOWN:
             return known
-        props = await self.props()
+        props = await self._told.said()
         if not props:
             return UNKNOWN
         template, modalities = str(props.get("chat_template", "")), props.get("modalities")
         sees = modalities.get("vision") is True if isinstance(modalities, dict) else None
         return About(template, source="/props", sees=sees)
 
-    async def props(self) -> dict[str, Any]:
-        """The answer of /props, cached once it arrives; {} if the server has none."""
-        if self._props is None:
-            status, body = await self.get("/props")
-            if status != 200:
-                return {}
-            self._props = json_object(body)
-        return self._props
+    async def met_another(self) -> bool:
+        if another := await self._told.changed():
+            self._control, self._marks, self._templates, self._slots, self._places = None, {}, True, None, None
+        return another
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)
@@ -626,6 +623,14 @@ class LlamaCppBackend(OpenAIBackend):
         if status == 501 or (status == 500 and any(words in message for words in BAD_INPUT)):
             return ProviderInvalidRequest(f"the engine rejected the request: {message}")
         return super().error(status, body)
+
+
+async def _props(backend: OpenAIBackend) -> dict[str, Any]:
+    """The answer of /props; {} if the server has none. Raises the error of a server that still loads."""
+    status, body = await backend.get("/props")
+    if status == 503:
+        raise backend.fault(status, body)
+    return json_object(body) if status == 200 else {}
 
 
 def _written(turn: PromptPlace | None, fields: dict[str, Raw]) -> PromptPlace | None:

@@ -19,6 +19,7 @@ from gateway.backends.collect import collected
 from gateway.backends.context import context_length_exceeded, exceeded, may_exceed, prompt_size
 from gateway.backends.openai import MAX_ERROR_BODY, OpenAIBackend, error_message, json_object
 from gateway.backends.stopping import StopAt
+from gateway.backends.told import Told
 from gateway.config import Model
 from gateway.config.values import OLLAMA_OPTIONS
 from gateway.errors import (
@@ -189,9 +190,9 @@ class OllamaBackend(OpenAIBackend):
             self.upstream.head("POST", f"{self.address.prefix}/api/{call}", [*self._auth, kind])
             for call in ("show", "generate", "embed")
         )
-        self._shown: dict[str, Any] | None = None
-        self._version: tuple[int, ...] | None = None
+        self._told = Told(self.upstream, self._ask_model)
         self._control: ControlTokens | None = None
+        self._version: tuple[int, ...] | None = None
         given = {option: getattr(model.engine, key) for key, option in OLLAMA_OPTIONS.items()}
         self._settings = {option: value for option, value in given.items() if value is not None}
         if model.context_window is not None:
@@ -317,16 +318,16 @@ class OllamaBackend(OpenAIBackend):
 
     async def takes_tools(self) -> bool:
         # Before 0.6.4 Ollama reports only the template, no capabilities.
-        return await self._able("tools", otherwise=".Tools" in _template(await self.shown()))
+        return await self._able("tools", otherwise=".Tools" in _template(await self._told.said()))
 
     async def _able(self, capability: str, *, otherwise: bool = True) -> bool:
         """Whether the model has a capability. otherwise: the answer if Ollama doesn't report any."""
-        capabilities = (await self.shown()).get("capabilities")
+        capabilities = (await self._told.said()).get("capabilities")
         return capability in capabilities if isinstance(capabilities, list) else otherwise
 
     async def keeps_calls(self) -> bool:
         """If the template mentions neither, the model uses a renderer built into Ollama, which shows calls."""
-        template = _template(await self.shown())
+        template = _template(await self._told.said())
         return ".ToolCalls" in template or ".Tools" not in template
 
     async def control_tokens(self) -> ControlTokens:
@@ -336,18 +337,22 @@ class OllamaBackend(OpenAIBackend):
         return self._control
 
     async def about(self) -> About:
-        shown = await self.shown()
+        shown = await self._told.said()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
         able = shown.get("capabilities")
         told = [name in able if isinstance(able, list) else None for name in ("vision", "thinking", "insert")]
         return About(_template(shown), architecture, (), "/api/show", *told)
 
-    async def shown(self) -> dict[str, Any]:
-        """The cached answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""
-        if self._shown is None:
-            self._shown = json_object(await self._show())
-        return self._shown
+    async def met_another(self) -> bool:
+        if another := await self._told.changed():
+            self._control = None
+        return another
+
+    async def _ask_model(self) -> dict[str, Any]:
+        """The answer of /api/show. Raises WeightsMissing if Ollama doesn't have the model."""
+        self._version = None  # it may have been updated
+        return json_object(await self._show())
 
     def error(self, status: int, body: bytes) -> GatewayError:
         message, _ = error_message(body)

@@ -70,6 +70,7 @@ class Route:
         """The queue of flex requests for an external server; created by the first."""
         self._request_log = request_log
         self._limits = limits
+        self._asked: Backend | None = None
 
     # A chat, stage by stage
 
@@ -133,6 +134,9 @@ class Route:
             finally:
                 self.requests.waiting.pop(request, None)
             request.serving.tell()
+        if backend is not self._asked:
+            self._asked = backend  # another process, which may be of another file, or the user's own with another model
+            self.sender.forget()
         try:
             if request.serving.tier == "flex":
                 return await self._open_flexible(request, engine, backend, monotonic() - came)
@@ -158,7 +162,10 @@ class Route:
 
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         """backend: None for that of an external server without requests so far."""
-        return await self.sender.send(request, backend or await self.server.backend())
+        backend = backend or await self.server.backend()
+        if self.engine is None and await backend.met_another():
+            self.sender.forget()
+        return await self.sender.send(request, backend)
 
     @asynccontextmanager
     async def _place(self, tell: Tell = ignore) -> AsyncIterator[None]:
@@ -183,12 +190,8 @@ class Route:
         recording = None
         if request.recorded or self._request_log.bodies:
             recording = self._request_log.keep(recorded(request.fields, self.sender.capability.reader.name))
-        # fmt: off
-        self._log((
-            self.model.name, request.stream, outcome_of(error), began, monotonic(), 0.0,
-            NOTHING, 0, None, recording, request.api, request.caller,
-        ))
-        # fmt: on
+        told = NOTHING, 0, None, recording, request.api, request.caller
+        self._log((self.model.name, request.stream, outcome_of(error), began, monotonic(), 0.0, *told))
 
     def ended(self, run: Run) -> None:
         """Books a closed run: with the saved prompts, on its key's limits, as a row of the request log."""
@@ -207,12 +210,8 @@ class Route:
         if (meter := caller.meter) is not None:
             usage = usage or run.guessed_usage()
             meter.spend(usage, now)
-        # fmt: off
-        self._log((
-            self.model.name, request.stream, run.outcome, run.began, now, run.first,
-            usage, contents.chunks, mended, recording, request.api, caller,
-        ))
-        # fmt: on
+        told = usage, contents.chunks, mended, recording, request.api, caller
+        self._log((self.model.name, request.stream, run.outcome, run.began, now, run.first, *told))
 
     def _log(self, row: Row) -> None:
         rows = self._request_log.rows

@@ -51,22 +51,8 @@ class Run:
     """
 
     __slots__ = (
-        "_backend",
-        "_closed",
-        "_ended",
-        "_failed",
-        "_handed_out",
-        "_in_flight",
-        "_read_ahead",
-        "_replays",
-        "_route",
-        "answer",
-        "began",
-        "enforced",
-        "first",
-        "outcome",
-        "reply",
-        "request",
+        *("_backend", "_closed", "_ended", "_failed", "_handed_out", "_in_flight", "_read_ahead", "_replays", "_route"),
+        *("answer", "began", "enforced", "first", "outcome", "reply", "request"),
     )
 
     def __init__(self, route: Asker, request: ChatRequest, accepted: Accepted, began: float, replayed: bool) -> None:

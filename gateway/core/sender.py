@@ -145,6 +145,10 @@ class Sender:
             self._settings = replace(self._settings, calls_by_format=forces)
             self._terms = TermsCache()
 
+    def forget(self) -> None:
+        """Another model answers from now on."""
+        self.capability = CapabilityFinder(self._model)
+
     async def _capabilities(self, request: ChatRequest, backend: Backend) -> ModelCapabilities:
         capability = self.capability
         plain = request.plain and not self._keeps_reasoning(request)

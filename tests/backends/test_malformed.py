@@ -224,7 +224,7 @@ async def test_a_body_nested_too_deeply() -> None:
         async with Double(deep).serve() as double:
             other = LlamaCppBackend(Model(name="m", runtime="llama.cpp"), double.address)
             with pytest.raises(ProviderInvalidResponse, match="malformed"):
-                await other.props()
+                await other.about()
             with pytest.raises(ProviderInvalidResponse, match="malformed"):
                 await other.progress()
             await other.aclose()

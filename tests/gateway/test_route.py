@@ -12,6 +12,7 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from gateway.backends import Backend
+from gateway.backends.about import About
 from gateway.config import Config, Model, Residence
 from gateway.core import Gateway, Route
 from gateway.core.fallbacks import open_with_fallbacks
@@ -255,6 +256,35 @@ async def test_repairs_are_booked(said: list[dict[str, str]], healed: dict[str, 
     (row,) = log.rows
     assert row[8] is not None
     assert (row[8].mended, dict(row[8].healed), row[8].warnings) == ("lexical", healed, [])
+
+
+class Telling(Answering):
+    """Says what chat template its model has."""
+
+    template = ""
+
+    async def about(self) -> About:
+        return About(self.template)
+
+
+class Hermes(Telling):
+    template = "<tool_call>"
+
+
+class Mistral(Telling):
+    template = "[TOOL_CALLS]"
+
+
+async def test_a_process_with_another_model_is_asked_anew() -> None:
+    """As after `ctxgate pull`, or where the user's own server stands at the model's port."""
+    engine, model = CountedEngine(), replace(MODEL, tool_call_format="auto")
+    used = Route(model, RequestLog(), Threads(Pool()), cast("Engine", engine))
+    for kind, format in ((Hermes, "hermes"), (Mistral, "mistral"), (Telling, "auto")):
+        engine.backend = kind(model, None)
+        for asked in (asking(), asking(tools=[{"type": "function", "function": {"name": "f"}}])):
+            with await used.open(asked) as run:
+                await run.whole()
+            assert used.sender.capability.reader.name == format
 
 
 async def test_books_that_nobody_reads_stay_small() -> None:
