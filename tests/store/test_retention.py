@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from sqlalchemy import Connection, event, func, select, table, text
+from sqlalchemy import Connection, func, select, table, text
 
 from gateway.app import prunes
 from gateway.config import Config, Server
@@ -20,6 +21,7 @@ from gateway.features.ctx import journal
 from gateway.features.ctx.events import Done, line
 from gateway.features.ctx.frames import Send, event_id
 from gateway.features.ctx.settings import Ctx
+from gateway.features.responses import conversation_store
 from gateway.features.responses import response_store as kept
 from gateway.features.responses.conversation_store import ConversationStore
 from gateway.features.responses.response_store import ResponseStore, Stored
@@ -35,9 +37,9 @@ from gateway.store import Store, retention
 from gateway.store.clock import Clock
 from gateway.store.retention import prune_all
 from tests.patience import PATIENCE
+from tests.store.writes import Killed, dies, watched
+from tests.store.writes import count as count_of
 from tests.support.state import DAY, config
-
-T = TypeVar("T")
 
 NOW = time.time()
 
@@ -106,29 +108,69 @@ async def test_at_the_quota_writes_stay_short(store: Store, monkeypatch: pytest.
         await responses.put(stored(number), LOCAL)
     for number in range(40, 60):
         await responses.put(stored(number, 200), LOCAL)
-    gone: list[int] = []
-    statements: list[str] = []
-    write = store.write
-
-    async def watched(work: Callable[[Connection], T]) -> T:
-        def both(connection: Connection) -> T:
-            before = ids(connection)
-            listen = (connection, "before_cursor_execute", lambda *given: statements.append(given[2]))
-            event.listen(*listen)
-            done = work(connection)
-            event.remove(*listen)
-            gone.append(len(before - ids(connection)))
-            return done
-
-        return await write(both)
-
-    def ids(connection: Connection) -> set[str]:
-        return {*connection.execute(text("SELECT id FROM responses")).scalars()}
-
-    monkeypatch.setattr(store, "write", watched)
+    writes = watched(store, monkeypatch, "responses")
     await responses.put(stored(60, 99_000), LOCAL)
-    assert gone == [0, *[4] * 10, *[5] * 3, 2]
-    assert not any("sum(" in statement for statement in statements)
+    assert writes.added == [1, *[-4] * 10, *[-5] * 3, -2]
+    assert not any("sum(" in statement for statement in writes.statements)
+
+
+async def test_what_expires_goes_some_rows_to_a_write(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Responses, conversations and rooms."""
+    monkeypatch.setattr(kept, "REMOVED", 5)
+    monkeypatch.setattr(kept, "REMOVED_BYTES", 7_000)
+    monkeypatch.setattr(conversation_store, "REMOVED", 5)
+    monkeypatch.setattr(rooms, "REMOVED", 3)
+    responses = ResponseStore(store, 2**30)
+    made = await ConversationStore(store, responses).create([], {}, LOCAL)
+    for number in range(20):
+        await responses.put(stored(number, 2_000 if number < 10 else 10), LOCAL)
+    for number in range(20, 30):
+        await responses.put(Stored(stored(number).response, written([{"text": "x"}]), made["id"]), LOCAL)
+    await store.write(lambda connection: rent(connection, release=True, messages=7))
+    given = config(tmp_path, server=Server(responses_days=30), sections={"rooms": Rooms(released_days=30)})
+    writes = watched(store, monkeypatch, "responses", "conversations", "room_messages", "room_events", "rooms")
+    assert await prune_all(store, given, prunes(), NOW + 40 * DAY) == 20 + 1 + 1
+    assert min(writes.added) == -5
+    assert await store.read(lambda connection: count_of(connection, *TABLES)) == [0] * len(TABLES)
+
+
+@pytest.mark.parametrize("after", range(9))
+async def test_a_conversation_goes_some_rows_to_a_write(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """It is gone at once, and its responses stay, wherever a process dies."""
+    monkeypatch.setattr(kept, "REMOVED", 3)
+    monkeypatch.setattr(conversation_store, "REMOVED", 3)
+    responses = ResponseStore(store, 2**30)
+    conversations = ConversationStore(store, responses)
+    made = (await conversations.create([], {}, LOCAL))["id"]
+    for number in range(7):
+        await conversations.add(made, [{"type": "message", "role": "user", "content": "x" * 70_000}], LOCAL)
+        await responses.put(Stored(stored(number).response, written([{"text": "x"}]), made), LOCAL)
+    with monkeypatch.context() as patched:
+        writes = watched(store, patched, "responses")
+        dies(store, after, patched)
+        with suppress(Killed):
+            await conversations.delete(made, LOCAL)
+    assert len([*filter(None, writes.added)]) == min(3, max(0, after - 1))
+    assert all(abs(gone) <= 3 for gone in writes.added)
+    if after:
+        for call in (conversations.get(made, LOCAL), conversations.delete(made, LOCAL)):
+            with pytest.raises(ProviderInvalidRequest, match="there is no conversation"):
+                await call
+        await responses.put(Stored(stored(7).response, [], made), LOCAL)
+    else:
+        await conversations.delete(made, LOCAL)
+    await prune_all(store, config(tmp_path, server=Server(responses_days=30)), prunes(), NOW)
+    for number in range(7):
+        assert (await responses.get(f"r{number}", LOCAL)).response["id"] == f"r{number}"
+        await responses.delete(f"r{number}", LOCAL)
+    assert await store.read(lambda connection: count_of(connection, *TABLES)) == [int(after > 0), 0, 0, 0, 0]
+
+
+TABLES = ("responses", "conversations", "room_messages", "room_events", "rooms")
 
 
 async def test_many_at_once_remove_no_more_than_one_by_one(store: Store) -> None:
@@ -180,10 +222,11 @@ async def test_a_jump_of_the_wall_clock_makes_nothing_old(store: Store, tmp_path
     assert (await responses.get("ahead", LOCAL)).response["id"] == "ahead"
 
 
-def rent(connection: Connection, *, release: bool) -> str:
+def rent(connection: Connection, *, release: bool, messages: int = 1) -> str:
     tx = Transaction.rent(connection, "local", "me", Rent(), [Actor()])
-    message = tx.say("Hi", user="me", author_kind="user", kind="task", status="done", actor_key="default")
-    tx.event("room:message", {"message_id": message.id})
+    for _ in range(messages):
+        message = tx.say("Hi", user="me", author_kind="user", kind="task", status="done", actor_key="default")
+        tx.event("room:message", {"message_id": message.id})
     if release:
         tx.to("release", mode="graceful", reason=None, by="user")
         tx.to("finish")

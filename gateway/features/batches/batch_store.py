@@ -34,6 +34,8 @@ MAX_OPEN = 32
 """The most open batches of one user."""
 FETCHED = {"yield_per": 8}
 """How many lines come from the database at a time: long ones aren't all in memory."""
+REMOVED, REMOVED_BYTES = 1000, 4 * 1024 * 1024
+"""The most lines, and about the most bytes of them, that one write removes."""
 
 State = Status | Literal["expiring"]
 """A batch's status in the store. `expiring`: it ran out of time; clients see `finalizing` until its files are there."""
@@ -158,11 +160,8 @@ class BatchStore:
     async def begin_lines(self, id: str) -> None:
         """Removes lines that an earlier process may have read from the input file."""
 
-        def work(connection: Connection) -> None:
-            connection.execute(_DELETE_LINES, {"id": id})
-            connection.execute(_NO_BYTES, {"id": id})
-
-        await self._store.write(work)
+        await _remove_lines(self._store, id)
+        await self._store.write(lambda connection: connection.execute(_NO_BYTES, {"id": id}))
 
     async def add_lines(self, id: str, lines: Sequence[Line]) -> None:
         rows = [
@@ -236,26 +235,26 @@ class BatchStore:
         ended, why = ENDED[batch.status]
         output, errors = _File(new_file_id()), _File(new_file_id())
 
-        def begin(connection: Connection) -> bool:
+        def begin(connection: Connection) -> list[str] | None:
             row = connection.execute(_GET_ANY, {"id": batch.id}).one()
             if _batch(row).over:
-                return False
-            for id in (row.output_id, row.error_id):
-                file_store.remove_parts(connection, id)
+                return None
+            earlier = [id for id in (row.output_id, row.error_id) if id]
+            file_store.forget(connection, earlier)
             connection.execute(_FILES, {"id": batch.id, "output_id": output.id, "error_id": errors.id})
-            return True
+            return earlier
 
-        if not await self._store.write(begin):
+        if (earlier := await self._store.write(begin)) is None:
             return
+        await file_store.remove(self._store, earlier)
         await self._write_lines(batch.id, output, errors, why)
         now = self.now()
 
-        def end(connection: Connection) -> None:
+        def end(connection: Connection) -> bool:
             row = connection.execute(_GET_ANY, {"id": batch.id}).one()
             if _batch(row).over or row.output_id != output.id:
-                for file in (output, errors):
-                    file_store.remove_parts(connection, file.id)
-                return
+                file_store.forget(connection, [output.id, errors.id])
+                return False
             object = {**decode(row.object), "status": ended, f"{ended}_at": now}
             for file, name in ((output, "output"), (errors, "error")):
                 file.flush(connection)
@@ -263,10 +262,13 @@ class BatchStore:
                     object[f"{name}_file_id"] = file.id
                     connection.execute(file_store.ADD, _file_row(batch, file, name, now))
             connection.execute(_MOVE, {"id": batch.id, "status": ended, "object": _stored(object)})
-            connection.execute(_DELETE_LINES, {"id": batch.id})
             connection.execute(_NO_BYTES, {"id": batch.id})
+            return True
 
-        await self._store.write(end)
+        if await self._store.write(end):
+            await _remove_lines(self._store, batch.id)
+        else:
+            await file_store.remove(self._store, [output.id, errors.id])
 
     async def _write_lines(self, id: str, output: _File, errors: _File, why: str | None) -> None:
         """Writes all answers, but for the last part of each file. why: the error of lines without an answer."""
@@ -306,15 +308,35 @@ class _File:
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes expired files, and batches that have ended and were created more than `batches.days` ago.
+    """Removes expired files, batches that have ended and were created more than `batches.days` ago, and what a process
+    that died has left of ended ones.
 
-    Returns how many it removed.
+    Returns how many files and batches it removed.
     """
-    oldest = int(now - config.section(Batches).days * 86400)
     gone = await file_store.prune(store, now)
-    return gone + await store.write(
-        lambda connection: connection.execute(_PRUNE, {"oldest": oldest, "open": UNFINISHED}).rowcount
-    )
+    ended = {"open": UNFINISHED, "oldest": int(now - config.section(Batches).days * 86400), "most": REMOVED}
+    for id in await store.read(lambda connection: list(connection.execute(_LEFT, ended).scalars())):
+        await _remove_lines(store, id)
+    while went := await store.write(lambda connection: connection.execute(_PRUNE, ended).rowcount):
+        gone += went
+    return gone
+
+
+async def _remove_lines(store: Store, id: str) -> None:
+    """Some at a time, since all other writes wait for each of these."""
+
+    def last_of_some(connection: Connection) -> int | None:
+        last, size = None, 0
+        with connection.execute(_SIZES, {"id": id, "most": REMOVED}, execution_options=FETCHED) as rows:
+            for row in rows:
+                last = row.number
+                size += row.size
+                if size >= REMOVED_BYTES:
+                    break
+        return last
+
+    while (last := await store.read(last_of_some)) is not None:
+        await store.write(lambda connection, last=last: connection.execute(_DELETE_LINES, {"id": id, "last": last}))  # type: ignore[misc]
 
 
 def _reader(id: str, after: int, why: str | None) -> Callable[[Connection], tuple[int | None, bytes, bytes]]:
@@ -368,7 +390,7 @@ def _owner(principal: Principal) -> dict[str, Any]:
     return {"tenant": principal.tenant, "owner": principal.user}
 
 
-_INPUT = text("SELECT purpose FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_INPUT = text("SELECT purpose FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner AND expires_at > 0")
 _COUNT = text(
     "SELECT count(*) FROM batches WHERE tenant = :tenant AND owner = :owner AND status IN :open"
 ).bindparams(bindparam("open", expanding=True))  # fmt: skip
@@ -388,7 +410,11 @@ _OPEN = text("SELECT id FROM batches WHERE status IN :open ORDER BY created_at, 
 )
 _MOVE = text("UPDATE batches SET status = :status, object = :object WHERE id = :id")
 _TOTAL = text("UPDATE batches SET total = :total WHERE id = :id")
-_DELETE_LINES = text("DELETE FROM batch_lines WHERE batch_id = :id")
+_SIZES = text(
+    "SELECT number, length(request) + coalesce(length(answer), 0) AS size FROM batch_lines WHERE batch_id = :id "
+    "ORDER BY number LIMIT :most"
+)
+_DELETE_LINES = text("DELETE FROM batch_lines WHERE batch_id = :id AND number <= :last")
 _ADD_LINE = text(
     "INSERT INTO batch_lines (batch_id, number, model, request, failed) VALUES (:id, :number, :model, :request, 0)"
 )
@@ -410,6 +436,11 @@ _RESULTS = text(
 _FILES = text("UPDATE batches SET output_id = :output_id, error_id = :error_id WHERE id = :id")
 _MORE_BYTES = text("UPDATE batches SET bytes = bytes + :bytes WHERE id = :id")
 _NO_BYTES = text("UPDATE batches SET bytes = 0 WHERE id = :id")
-_PRUNE = text("DELETE FROM batches WHERE created_at < :oldest AND status NOT IN :open").bindparams(
-    bindparam("open", expanding=True)
-)
+_LEFT = text(
+    "SELECT id FROM batches WHERE status NOT IN :open "
+    "AND EXISTS (SELECT 1 FROM batch_lines WHERE batch_id = batches.id)"
+).bindparams(bindparam("open", expanding=True))
+_PRUNE = text(
+    "DELETE FROM batches WHERE id IN "
+    "(SELECT id FROM batches WHERE created_at < :oldest AND status NOT IN :open LIMIT :most)"
+).bindparams(bindparam("open", expanding=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
@@ -21,6 +21,8 @@ PART = 1024 * 1024
 LONGEST_NAME = 255
 MAX_FILES = 50_000
 """Of one user: the bytes of all are summed when another one comes."""
+REMOVED = 4
+"""The most parts that one write removes: all other writes wait for it."""
 
 File = Row[Any]
 """A row of the table `files`."""
@@ -93,7 +95,7 @@ class FileStore:
         """At most `limit` files. Raises ProviderInvalidRequest if there is no file `after`."""
         begin = None if after is None else await self.get(after, principal)
         values = {**_owner(principal), "limit": limit}
-        conditions = ["tenant = :tenant", "owner = :owner"]
+        conditions = ["tenant = :tenant", "owner = :owner", "expires_at > 0"]
         if purpose is not None:
             conditions.append("purpose = :purpose")
             values["purpose"] = purpose
@@ -109,16 +111,14 @@ class FileStore:
 
     async def delete(self, id: str, principal: Principal) -> None:
         """Raises ProviderInvalidRequest (404)."""
-        owner = {**_owner(principal), "id": id}
 
-        def work(connection: Connection) -> int:
-            gone = connection.execute(_DELETE, owner).rowcount
-            if gone:
-                remove_parts(connection, id)
-            return gone
+        def work(connection: Connection) -> bool:
+            if not connection.execute(_HIDE, {**_owner(principal), "id": id}).rowcount:
+                raise _missing(id)
+            return _remove_some(connection, id)
 
-        if not await self._store.write(work):
-            raise _missing(id)
+        if await self._store.write(work):
+            await remove(self._store, [id])
 
 
 def check_count(connection: Connection, principal: Principal) -> None:
@@ -137,24 +137,36 @@ def add_part(connection: Connection, id: str, number: int, data: bytes) -> None:
     connection.execute(_ADD_PART, {"id": id, "number": number, "data": data})
 
 
-def remove_parts(connection: Connection, id: str) -> None:
-    connection.execute(_DELETE_PARTS, {"id": id})
+def forget(connection: Connection, ids: Iterable[str]) -> None:
+    """Leaves parts that belong to no file to `prune`, should `remove` not come to its end."""
+    for id in ids:
+        connection.execute(_FORGET, {"id": id})
+
+
+async def remove(store: Store, ids: Iterable[str]) -> None:
+    """Some parts to a write. Whatever is left of a hidden or forgotten file goes with the next `prune`."""
+    for id in ids:
+        while await store.write(lambda connection, id=id: _remove_some(connection, id)):  # type: ignore[misc]
+            pass
 
 
 async def prune(store: Store, now: float) -> int:
     """Removes expired files; returns their number."""
     gone = 0
-    while ids := await store.write(lambda connection: _expired(connection, int(now))):
+    expired = {"now": int(now)}
+    while ids := await store.read(lambda connection: list(connection.execute(_EXPIRED, expired).scalars())):
+        await remove(store, ids)
         gone += len(ids)
     return gone
 
 
-def _expired(connection: Connection, now: int) -> list[str]:
-    ids = list(connection.execute(_EXPIRED, {"now": now}).scalars())
-    for id in ids:
-        remove_parts(connection, id)
-        connection.execute(_DELETE_ANY, {"id": id})
-    return ids
+def _remove_some(connection: Connection, id: str) -> bool:
+    """Whether there may be more."""
+    connection.execute(_HIDE_ANY, {"id": id})
+    if connection.execute(_DELETE_PARTS, {"id": id, "most": REMOVED}).rowcount == REMOVED:
+        return True
+    connection.execute(_DELETE, {"id": id})
+    return False
 
 
 def _part(connection: Connection, id: str, number: int) -> bytes | None:
@@ -170,18 +182,29 @@ def _missing(id: str) -> ProviderInvalidRequest:
     return ProviderInvalidRequest(f"there is no file {id!r}", code="file_not_found", param="file_id", status=404)
 
 
+# A file whose `expires_at` is 0 is hidden: its parts are being removed. Until then, it counts.
 ADD = text(
     "INSERT INTO files (id, tenant, owner, created_at, expires_at, purpose, filename, bytes) "
     "VALUES (:id, :tenant, :owner, :created_at, :expires_at, :purpose, :filename, :bytes)"
 )
-_GET = text("SELECT * FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
-_SIZE = text("SELECT bytes FROM files WHERE id = :id")
-_DELETE = text("DELETE FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner")
-_DELETE_ANY = text("DELETE FROM files WHERE id = :id")
+_GET = text("SELECT * FROM files WHERE id = :id AND tenant = :tenant AND owner = :owner AND expires_at > 0")
+_SIZE = text("SELECT bytes FROM files WHERE id = :id AND expires_at > 0")
+_HIDE = text(
+    "UPDATE files SET expires_at = 0 WHERE id = :id AND tenant = :tenant AND owner = :owner AND expires_at > 0"
+)
+_HIDE_ANY = text("UPDATE files SET expires_at = 0 WHERE id = :id AND expires_at > 0")
+_FORGET = text(
+    "INSERT INTO files (id, tenant, owner, created_at, expires_at, purpose, filename, bytes) "
+    "VALUES (:id, '', '', 0, 0, '', '', 0) ON CONFLICT (id) DO NOTHING"
+)
+_DELETE = text("DELETE FROM files WHERE id = :id")
 _EXPIRED = text("SELECT id FROM files WHERE expires_at < :now LIMIT 20")
 _ADD_PART = text("INSERT INTO file_parts (file_id, number, data) VALUES (:id, :number, :data)")
 _PART = text("SELECT data FROM file_parts WHERE file_id = :id AND number = :number")
-_DELETE_PARTS = text("DELETE FROM file_parts WHERE file_id = :id")
+_DELETE_PARTS = text(
+    "DELETE FROM file_parts WHERE file_id = :id AND number IN "
+    "(SELECT number FROM file_parts WHERE file_id = :id ORDER BY number LIMIT :most)"
+)
 _COUNT = text("SELECT count(*) FROM files WHERE tenant = :tenant AND owner = :owner")
 _USED = text(
     "SELECT (SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = :tenant AND owner = :owner)"

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection, Row, text
+from sqlalchemy import Connection, Row, TextClause, bindparam, text
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.responses import item_rows
 from gateway.features.responses.item_rows import Page, Paging
-from gateway.features.responses.response_store import LONGEST, ResponseStore, Stored
+from gateway.features.responses.response_store import LONGEST, REMOVED, ResponseStore, Stored, remove, some
 from gateway.features.responses.wire.answer import new_id
 from gateway.features.responses.wire.conversations import Written, with_ids, written
 from gateway.features.responses.wire.request import Item
@@ -24,6 +25,8 @@ MAXIMUM = 10_000
 """The most conversations of one user; the least recently used are removed first."""
 JOINED = 64 * 1024
 """A row without a response takes further items until it has this many characters."""
+_DELETED, _EXPIRED = 0, -1
+"""`used_at` of a conversation that is hidden while it is removed."""
 
 
 class ConversationStore:
@@ -44,15 +47,19 @@ class ConversationStore:
             "metadata": encode(metadata).decode(),
         }
 
-        def work(connection: Connection) -> str | None:
+        def work(connection: Connection) -> tuple[str | None, list[str]]:
             connection.execute(_ADD, row)
             others = {**_owner(principal), "id": row["id"], "most": MAXIMUM - 1}
-            for id in list(connection.execute(_LEAST_USED, others).scalars()):
-                _remove(connection, id)
-            return self._add(connection, row["id"], items, principal)[0] if items else None
+            gone = list(connection.execute(_LEAST_USED, others).scalars())
+            for id in gone:
+                connection.execute(_HIDE, {"id": id, "at": _DELETED})
+            return self._add(connection, row["id"], items, principal)[0] if items else None, gone
 
-        if (turn := await self._store.write(work)) is not None:
+        turn, gone = await self._store.write(work)
+        if turn is not None:
             await self._responses.make_room(turn, principal)
+        for id in gone:
+            await _remove(self._store, id)
         return {"id": row["id"], "object": "conversation", "created_at": now, "metadata": metadata}
 
     async def get(self, id: str, principal: Principal) -> dict[str, Any]:
@@ -75,9 +82,10 @@ class ConversationStore:
 
         def work(connection: Connection) -> None:
             _conversation(connection, id, principal)
-            _remove(connection, id)
+            connection.execute(_HIDE, {"id": id, "at": _DELETED})
 
         await self._store.write(work)
+        await _remove(self._store, id)
 
     async def items(self, id: str, principal: Principal, *, cut: bool = False) -> list[Item]:
         """What a model is shown, oldest first; see `item_rows.newest`. Raises ProviderInvalidRequest."""
@@ -153,11 +161,15 @@ class ConversationStore:
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Removes conversations unused for `server.responses_days`, with all items; returns their number."""
+    """Removes conversations unused for `server.responses_days`, with all items and responses, and what a process that
+    died has left of deleted ones; returns their number."""
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
-    while ids := await store.write(lambda connection: _expired(connection, oldest)):
-        gone += len(ids)
+    await store.write(lambda connection: connection.execute(_EXPIRE, {"oldest": oldest, "at": _EXPIRED}))
+    while rows := await store.read(lambda connection: list(connection.execute(_HIDDEN))):
+        for row in rows:
+            await _remove(store, row.id, with_responses=row.used_at == _EXPIRED)
+        gone += len(rows)
     return gone
 
 
@@ -195,17 +207,24 @@ def _take_from_response(connection: Connection, id: str, item: str) -> None:
         connection.execute(_REWRITE, {"id": id, "response": encode(response).decode()})
 
 
-def _remove(connection: Connection, id: str) -> None:
-    for statement in (_DELETE_ITEMS, _FREE_RESPONSES, _DELETE):
-        connection.execute(statement, {"id": id})
+async def _remove(store: Store, id: str, *, with_responses: bool = False) -> None:
+    """Removes a hidden conversation, some rows to a write. with_responses: else they stay, without it."""
+    await _each(store, _ITEMS, id, remove)
+    await _each(store, _ROWS, id, remove if with_responses else _free)
+    await store.write(lambda connection: connection.execute(_DELETE, {"id": id}))
 
 
-def _expired(connection: Connection, oldest: int) -> list[str]:
-    ids = list(connection.execute(_EXPIRED, {"oldest": oldest}).scalars())
-    for id in ids:
-        connection.execute(_DELETE_ROWS, {"id": id})
-        connection.execute(_DELETE, {"id": id})
-    return ids
+async def _each(
+    store: Store, rows: TextClause, id: str, change: Callable[[Store, list[str]], Awaitable[object]]
+) -> None:
+    """Changes rows of a conversation, so that `rows` finds them no longer."""
+    values = {"id": id, "most": REMOVED}
+    while ids := await store.read(lambda connection: some(connection.execute(rows, values))):
+        await change(store, ids)
+
+
+async def _free(store: Store, ids: list[str]) -> None:
+    await store.write(lambda connection: connection.execute(_FREE, {"ids": ids}))
 
 
 def _owner(principal: Principal) -> dict[str, Any]:
@@ -216,9 +235,9 @@ _ADD = text(
     "INSERT INTO conversations (id, tenant, owner, created_at, used_at, metadata) "
     "VALUES (:id, :tenant, :owner, :created_at, :used_at, :metadata)"
 )
-_GET = text("SELECT * FROM conversations WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_GET = text("SELECT * FROM conversations WHERE id = :id AND tenant = :tenant AND owner = :owner AND used_at > 0")
 _LEAST_USED = text(
-    "SELECT id FROM conversations WHERE tenant = :tenant AND owner = :owner AND id <> :id "
+    "SELECT id FROM conversations WHERE tenant = :tenant AND owner = :owner AND id <> :id AND used_at > 0 "
     "ORDER BY used_at DESC, id LIMIT 100 OFFSET :most"
 )
 _METADATA = text("UPDATE conversations SET metadata = :metadata WHERE id = :id")
@@ -230,8 +249,10 @@ _LAST = text(
 _GROWN = text("UPDATE responses SET size = size + :size WHERE id = :id")
 _RESPONSE = text("SELECT response FROM responses WHERE id = :id")
 _REWRITE = text("UPDATE responses SET response = :response WHERE id = :id")
-_DELETE_ITEMS = text("DELETE FROM responses WHERE conversation = :id AND response = ''")
-_FREE_RESPONSES = text("UPDATE responses SET conversation = NULL WHERE conversation = :id")
+_HIDE = text("UPDATE conversations SET used_at = :at WHERE id = :id")
+_EXPIRE = text("UPDATE conversations SET used_at = :at WHERE used_at < :oldest AND used_at > 0")
+_HIDDEN = text("SELECT id, used_at FROM conversations WHERE used_at <= 0 LIMIT 20")
+_ITEMS = text("SELECT id, size FROM responses WHERE conversation = :id AND response = '' LIMIT :most")
+_ROWS = text("SELECT id, size FROM responses WHERE conversation = :id LIMIT :most")
+_FREE = text("UPDATE responses SET conversation = NULL WHERE id IN :ids").bindparams(bindparam("ids", expanding=True))
 _DELETE = text("DELETE FROM conversations WHERE id = :id")
-_EXPIRED = text("SELECT id FROM conversations WHERE used_at < :oldest LIMIT 20")
-_DELETE_ROWS = text("DELETE FROM responses WHERE conversation = :id")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LONGEST = 1000
 """Responses in one conversation."""
-REMOVED, REMOVED_BYTES = 200, 2 * 1024 * 1024
+REMOVED, REMOVED_BYTES = 200, 512 * 1024
 """The most responses, and about the most bytes of them, that one write removes: all other writes wait for it."""
 
 
@@ -98,14 +98,14 @@ class ResponseStore:
 
         They are counted and chosen beside the writes, so that nobody else waits for that: two callers choose the same.
         """
-        owner = {"tenant": principal.tenant, "owner": principal.user}
+        values = {"tenant": principal.tenant, "owner": principal.user, "id": id, "most": REMOVED}
 
         def too_old(connection: Connection) -> list[str]:
-            over = connection.execute(_SIZE, owner).scalar_one() - self._max_bytes
-            return _some(connection.execute(_OLDEST, {**owner, "id": id, "most": REMOVED}), over) if over > 0 else []
+            rows = connection.execute(_OVER, {**values, "maximum": self._max_bytes}).all()
+            return some(rows, rows[0].over) if rows else []
 
         while ids := await self._store.read(too_old):
-            await _remove(self._store, ids)
+            await remove(self._store, ids)
 
     async def get(self, id: str, principal: Principal) -> Stored:
         """Without its items. Raises ProviderInvalidRequest (404)."""
@@ -157,13 +157,13 @@ async def prune(store: Store, config: Config, now: float) -> int:
     oldest = int(now - config.server.responses_days * 86400)
     gone = 0
     expired = {"oldest": oldest, "most": REMOVED}
-    while ids := await store.read(lambda connection: _some(connection.execute(_EXPIRED, expired))):
-        gone += await _remove(store, ids)
+    while ids := await store.read(lambda connection: some(connection.execute(_EXPIRED, expired))):
+        gone += await remove(store, ids)
     return gone
 
 
-def _some(rows: Iterable[Row[tuple[str, int]]], enough: int = REMOVED_BYTES) -> list[str]:
-    """The ids of the first ones, until they have `enough` bytes, or as many as one write removes."""
+def some(rows: Iterable[Row[tuple[str, int]]], enough: int = REMOVED_BYTES) -> list[str]:
+    """The ids of the first rows, until they have `enough` bytes, or as many as one write may change."""
     ids: list[str] = []
     size = 0
     for row in rows:
@@ -174,7 +174,7 @@ def _some(rows: Iterable[Row[tuple[str, int]]], enough: int = REMOVED_BYTES) -> 
     return ids
 
 
-async def _remove(store: Store, ids: list[str]) -> int:
+async def remove(store: Store, ids: list[str]) -> int:
     return await store.write(lambda connection: connection.execute(_DELETE_SOME, {"ids": ids}).rowcount)
 
 
@@ -215,9 +215,11 @@ _PUT = text(
     "(SELECT coalesce(max(turn), 0) + 1 FROM responses WHERE conversation = :conversation)) "
     "ON CONFLICT (id) DO UPDATE SET response = excluded.response, size = excluded.size"
 )
-_SIZE = text("SELECT coalesce(sum(size), 0) FROM responses WHERE tenant = :tenant AND owner = :owner")
-_OLDEST = text(
-    "SELECT id, size FROM responses WHERE tenant = :tenant AND owner = :owner AND id <> :id "
+# One statement, since PostgreSQL shows each what the others have removed by then.
+_KEPT = "(SELECT sum(size) FROM responses WHERE tenant = :tenant AND owner = :owner)"
+_OVER = text(
+    f"SELECT id, size, {_KEPT} - :maximum AS over FROM responses "  # noqa: S608 - made of the text above
+    f"WHERE tenant = :tenant AND owner = :owner AND id <> :id AND {_KEPT} > :maximum "
     "ORDER BY created_at, id LIMIT :most"
 )
 _EXPIRED = text("SELECT id, size FROM responses WHERE created_at < :oldest AND conversation IS NULL LIMIT :most")
@@ -226,7 +228,9 @@ _GET = text(
     "SELECT previous_id, response, conversation FROM responses "
     "WHERE id = :id AND tenant = :tenant AND owner = :owner AND response <> ''"
 )
-_USE = text("UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner")
+_USE = text(
+    "UPDATE conversations SET used_at = :now WHERE id = :id AND tenant = :tenant AND owner = :owner AND used_at > 0"
+)
 _LEFT = text("SELECT 1 FROM responses WHERE id = :id AND response <> ''")
 _KNOWN = text("SELECT 1 FROM responses WHERE id = :id")
 _KEEP_ITEMS = text(

@@ -20,11 +20,14 @@ from gateway.features.rooms.workspace import folder
 if TYPE_CHECKING:
     from gateway.store import Store
 
+REMOVED = 50
+"""The most rows that one write removes: all other writes wait for it."""
+
 log = logging.getLogger("ctxgate")
 
 
 async def prune(store: Store, config: Config, now: float) -> int:
-    """Deletes the rooms released more than `rooms.released_days` ago, one transaction each. Returns how many."""
+    """Deletes the rooms released more than `rooms.released_days` ago, some rows to a write. Returns how many."""
     days = config.section(Rooms).released_days
     if days is None:
         return 0
@@ -34,7 +37,8 @@ async def prune(store: Store, config: Config, now: float) -> int:
         tenant, room = found
         # Files first: once the row is deleted, nothing leads to them.
         await asyncio.to_thread(shutil.rmtree, folder(config, tenant, room), onerror=_log_failure)
-        await store.write(lambda connection, room=room: _delete(connection, room))  # type: ignore[misc]
+        while await store.write(lambda connection, room=room: _delete_some(connection, room)):  # type: ignore[misc]
+            pass
         deleted += 1
     return deleted
 
@@ -50,6 +54,12 @@ def _oldest(connection: Connection, until: str) -> tuple[str, str] | None:
     return None if row is None else (row.tenant, row.id)
 
 
-def _delete(connection: Connection, room: str) -> None:
-    for table, key in ((EVENTS, EVENTS.c.room_id), (MESSAGES, MESSAGES.c.room_id), (ROOMS, ROOMS.c.id)):
-        connection.execute(delete(table).where(key == room))
+def _delete_some(connection: Connection, room: str) -> bool:
+    """Events and messages first: until the room itself goes, the next `prune` finds it. Whether there is more."""
+    for table in (EVENTS, MESSAGES):
+        mine = table.c.room_id == room
+        some = select(table.c.seq).where(mine).order_by(table.c.seq).limit(REMOVED)
+        if connection.execute(delete(table).where(mine, table.c.seq.in_(some))).rowcount:
+            return True
+    connection.execute(delete(ROOMS).where(ROOMS.c.id == room))
+    return False
