@@ -30,6 +30,7 @@ from gateway.errors import (
     ProviderUnavailable,
     WeightsMissing,
 )
+from gateway.features.operations.snapshot import snapshot
 from gateway.wire.chat import ChatRequest, encode
 from tests.gateway.client import chat
 from tests.gateway.double import Double, Exchange, Script, answers, chunk, completion, endless, streams
@@ -630,6 +631,7 @@ async def test_a_changed_setting_turns_no_request_in_line_away() -> None:
         while route.line is None or not route.line:  # noqa: ASYNC110
             await asyncio.sleep(0)
         running.apply(with_models(running, model(double, **SETTING), engines=Engines(drain_timeout_seconds=0)))
+        assert snapshot(running, None)["leaving"] == [{"name": "m", "in_flight": 1, "waiting": 1, "pid": None}]
         assert not await double.requests[0].gone_at_once()
         go_on.set()
         assert [b"Hello" in answer for (answer,) in await asyncio.gather(person, flex)] == [True, True]

@@ -108,4 +108,5 @@ def _external(route: Route) -> str:
 
 def _leaving(route: Route) -> dict[str, Any]:
     pid = route.engine.pid if route.engine is not None else None
-    return {"name": route.model.name, "in_flight": route.requests.count, "pid": pid}
+    waits = waiting(route, None)["waiting"]  # at an engine of ours, the route that took it over tells
+    return {"name": route.model.name, "in_flight": route.requests.count, "waiting": waits, "pid": pid}
