@@ -34,10 +34,8 @@ class Group(Command, click.Group):
     command_class = Command
 
 
-class Text(click.ParamType):
+class Text(click.types.StringParamType):
     """Words to a model or a tool: they are in UTF-8, whatever the locale."""
-
-    name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         return os.fsencode(value).decode("utf-8", "replace")
@@ -60,7 +58,7 @@ def _own_or_parents(ctx: click.Context, param: click.Parameter, value: Any) -> A
 
 
 def _url(text: str) -> str:
-    urlsplit(text)  # raises ValueError
+    _ = urlsplit(text).port  # raises ValueError
     return text
 
 

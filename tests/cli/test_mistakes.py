@@ -66,9 +66,7 @@ def test_an_unknown_backend_is_an_error_that_no_retry_cures(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("words", ["status --once", "load", "plan", "batch ls", "replay", "models", "room new"])
-@pytest.mark.parametrize(
-    ("name", "says"), [("missing.yaml", "No such file or directory"), ("folder", "can't be read")]
-)
+@pytest.mark.parametrize(("name", "says"), [("missing.yaml", "No such file or directory"), ("folder", "can't be read")])
 def test_a_configuration_that_isnt_there_is_no_default(words: str, name: str, says: str, tmp_path: Path) -> None:
     """Else the gateway at the default address, which may be another's, would be asked."""
     (tmp_path / "folder").mkdir()

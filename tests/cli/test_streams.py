@@ -24,9 +24,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def shell(
-    folder: Path, words: str, streams: str, stdin: bytes = b"", **extra: str
-) -> subprocess.CompletedProcess[bytes]:
+def shell(folder: Path, words: str, streams: str, **extra: str) -> subprocess.CompletedProcess[bytes]:
     """streams: what a shell does with them."""
     module = "gateway.cli.model_test" if words.startswith("model_test") else "gateway"
     line = f"{sys.executable} -m {module} {words.removeprefix('model_test ')} {streams}"
@@ -34,7 +32,7 @@ def shell(
         ["sh", "-c", line],
         cwd=folder,
         env=environment(folder, **extra),
-        input=stdin,
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         timeout=PATIENCE,
         check=False,
@@ -95,11 +93,13 @@ def test_characters_that_an_encoding_lacks(words: str, extra: dict[str, str], fo
 @pytest.mark.parametrize("extra", [C, {}], ids=["C", "UTF-8"])
 @pytest.mark.parametrize("words", ["chat echo 'hällo 🙂'", "chat echo"])
 def test_words_to_a_model_are_in_utf_8(words: str, extra: dict[str, str], folder: Path) -> None:
-    done = shell(folder, words, "", "hällo 🙂\n".encode(), **extra)
+    (folder / "said").write_bytes("hällo 🙂\n".encode())
+    done = shell(folder, words, "< said", **extra)
     assert (done.returncode, done.stdout.decode(), done.stderr) == (0, "hällo 🙂\n", b"")
 
 
 def test_words_that_are_no_text(folder: Path) -> None:
-    for words, stdin in (("chat echo 'h\udcff'", b""), ("chat echo", b"h\xff\n")):
-        done = shell(folder, words, "", stdin)
+    (folder / "said").write_bytes(b"h\xff\n")
+    for words in ("chat echo 'h\udcff'", "chat echo"):
+        done = shell(folder, words, "< said")
         assert (done.returncode, done.stdout.decode(), done.stderr) == (0, "h\ufffd\n", b"")

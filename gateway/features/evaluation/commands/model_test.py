@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -15,7 +14,10 @@ import click
 from gateway.cli.ending import exit_quietly
 from gateway.cli.options import FILE, Command, Finite, Group
 from gateway.cli.text import say
+from gateway.config import ConfigError
+from gateway.errors import GatewayError
 from gateway.features.evaluation.model_test import VERSION, commands, compare, fake, results, run
+from gateway.features.evaluation.model_test.answers import read_json
 from gateway.features.evaluation.model_test.cases import BadSuite
 from gateway.features.evaluation.model_test.commands import (
     BASELINES,
@@ -99,6 +101,16 @@ def percent(text: str) -> float:
     return value
 
 
+def fields(text: str) -> Any:
+    try:
+        found = read_json(text)
+    except ValueError as error:
+        raise click.BadParameter(f"it isn't JSON: {error}") from None
+    if not isinstance(found, dict):
+        raise click.BadParameter("it isn't a JSON object")
+    return found
+
+
 def minimum(text: str) -> tuple[str, float]:
     name, _, share = text.partition("=")
     return name, percent(share)
@@ -147,7 +159,7 @@ HOW = all_of(
         default="default",
         help="chat_template_kwargs.enable_thinking",
     ),
-    how("--extra-body", type=json.loads, default="{}", metavar="JSON", help="More fields for each request."),
+    how("--extra-body", type=fields, default="{}", metavar="JSON", help="More fields for each request."),
     how("--thresholds", is_flag=True, help="Ask for calls, then for words: what does each call_threshold pass?"),
     how("--bfcl-compat", is_flag=True, help="Add BFCL's hints to the tools."),
 )
@@ -160,7 +172,7 @@ RUNNING = all_of(
         metavar="SECONDS",
         help="Time limit for one whole answer (default: 120).",
     ),
-    running("--retries", type=int, default=2, metavar="N", help="Retries of a failed request (default: 2)."),
+    running("--retries", type=click.IntRange(0), default=2, metavar="N", help="Of a failed request (default: 2)."),
     running("--repeat", type=COUNT, default=1, metavar="N", help="Run the suite N times; the first one counts."),
     running("--aa", is_flag=True, help="Run it twice, to see how much the model differs from itself."),
     running("--warmup", type=COUNT, default=1, metavar="N", help="Questions before the first case."),
@@ -275,8 +287,14 @@ def main(argv: Sequence[str] | None = None, name: str = "scripts/model-test") ->
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except (WrongCommand, BadSuite, results.BadResult, fake.BadMode, run.OtherRun) as error:
+    except (WrongCommand, BadSuite, results.BadResult, fake.BadMode, run.OtherRun, ConfigError) as error:
         return _end(USAGE, error)
+    except GatewayError as error:
+        return _end(USAGE if error.exit_code == ConfigError.exit_code else UNREACHABLE, error)
+    except OSError as error:
+        if error.filename is None:
+            raise  # of a stream
+        return _end(USAGE, f"{error.filename}: {error.strerror}")
     except run.Unreachable as error:
         return _end(UNREACHABLE, error)
     except compare.NotComparable as error:

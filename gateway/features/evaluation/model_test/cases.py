@@ -309,7 +309,7 @@ _Loader.add_implicit_resolver("tag:yaml.org,2002:bool", re.compile("^(?:true|fal
 def _yaml(file: Path) -> Json:
     try:
         data = yaml.load(file.read_text("utf-8"), _Loader)
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise BadSuite(f"{file}: {error}") from error
     if not isinstance(data, dict):
         raise BadSuite(f"{file}: not a mapping")

@@ -94,6 +94,8 @@ def _about(endpoint: Endpoint, report: Json | None) -> Json:
 def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoint, report: Json | None) -> int:
     folder = _folder(args, endpoint)
     rules, kept = _rules(args), _kept(args)
+    if args.save_baseline is not None:
+        args.baselines.mkdir(parents=True, exist_ok=True)  # before anything is asked in vain
     plan, samples = asyncio.run(_ask(args, cases, endpoint, folder))
     result = results.collect(plan, suite, samples, _about(endpoint, report))
     results.write(folder / results.RESULTS, result)
@@ -158,7 +160,7 @@ async def _ask(
 def _same_cases(folder: Path, plan: run.RunPlan, *, fresh: bool) -> None:
     """Raises OtherRun if a case changed since its sample in `folder` was taken."""
     file = folder / run.SAMPLES
-    if fresh or not file.exists():
+    if fresh or not run.begun(file):
         return
     hashes = {task.case.id: task.case.hash for task in plan.tasks}
     changed = {
@@ -179,7 +181,7 @@ def _endpoint(args: Options, cases: Sequence[Case]) -> Iterator[tuple[Endpoint, 
     if sum(map(bool, (args.base_url, args.serve, args.fake))) > 1:
         raise WrongCommand("choose one of --base-url, --serve and --fake")
     try:
-        urlsplit(url or "")
+        _ = urlsplit(url or "").port
     except ValueError as error:
         raise WrongCommand(f"{url} is no URL: {error}") from None
     if args.fake:
@@ -274,8 +276,8 @@ def _settings(args: Options) -> Settings:
     if args.system_prompt:
         try:
             prompt = Path(args.system_prompt).read_text("utf-8").strip()
-        except OSError as error:
-            raise WrongCommand(f"--system-prompt: {error}") from error
+        except (OSError, ValueError) as error:
+            raise WrongCommand(f"--system-prompt {args.system_prompt}: {error}") from error
     return Settings(
         temperature=args.temperature,
         top_p=args.top_p,

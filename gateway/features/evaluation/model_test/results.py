@@ -14,7 +14,8 @@ from gateway.features.evaluation.model_test import CHECKER, VERSION
 from gateway.features.evaluation.model_test.answers import read_json
 from gateway.features.evaluation.model_test.cases import Case, Json, Suite
 from gateway.features.evaluation.model_test.judge import blame
-from gateway.features.evaluation.model_test.run import SAMPLES, RunPlan, read_samples, suspicious
+from gateway.features.evaluation.model_test.run import SAMPLES, RunPlan, begun, read_samples, suspicious
+from gateway.features.evaluation.model_test.shape import fault_of
 from gateway.features.evaluation.model_test.stats import percentile
 
 FORMAT = "model-test-baseline/1"
@@ -257,6 +258,8 @@ def read(path: Path) -> Json:
         raise BadResult(f"{file}: its format is {found!r}, not {FORMAT!r}")
     if not result.get("complete") or "cases" not in result:
         raise BadResult(f"{file}: the run is incomplete and has no scores")
+    if (fault := fault_of(result)) is not None:
+        raise BadResult(f"{file} is damaged: {fault}")
     return result
 
 
@@ -264,7 +267,7 @@ def answers(folder: Path) -> dict[str, list[Json]]:
     """The samples of a run's folder by case; empty where there are none, as beside a baseline."""
     file = folder / SAMPLES
     found: dict[str, list[Json]] = defaultdict(list)
-    if file.exists():
+    if begun(file):
         for sample in read_samples(file)[1]:
             found[sample["case"]].append(sample)
     return found

@@ -16,8 +16,10 @@ from gateway.features.evaluation.model_test.cases import Case, Json, digest
 from gateway.features.evaluation.model_test.client import AskFailed, Client, Endpoint, Reply
 from gateway.features.evaluation.model_test.fake import CASE_HEADER
 from gateway.features.evaluation.model_test.request import Settings
+from gateway.features.evaluation.model_test.shape import is_sample
 
 SAMPLES = "samples.jsonl"
+FIRST = b'{"fingerprint":'
 
 
 class OtherRun(Exception):
@@ -73,7 +75,8 @@ class Samples:
         if fresh and self.file.exists():
             self.file.rename(folder / f"samples-{time.time_ns()}.jsonl")
         self.done: dict[str, Json] = {}
-        if self.file.exists():
+        resumed = begun(self.file)
+        if resumed:
             head, samples = read_samples(self.file)
             if head != wanted:
                 changed = sorted(_differences(head, wanted))
@@ -81,8 +84,8 @@ class Samples:
                     f"{self.file} was asked otherwise: {'; '.join(changed)}. Choose another --out, or --fresh"
                 )
             self.done = {sample["key"]: sample for sample in samples}
-        self._out: IO[str] = self.file.open("a", encoding="utf-8")
-        if not self.done and self._out.tell() == 0:
+        self._out: IO[str] = self.file.open("a" if resumed else "w", encoding="utf-8")
+        if not resumed:
             self._write({"fingerprint": wanted})
         else:
             # A run that was killed may have left half a line.
@@ -100,17 +103,27 @@ class Samples:
         self._out.flush()
 
 
+def begun(file: Path) -> bool:
+    """Whether the file has its first line, before which a kill may have come."""
+    try:
+        data = file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return b"\n" in data or not FIRST.startswith(data[: len(FIRST)])
+
+
 def read_samples(file: Path) -> tuple[Json, list[Json]]:
-    """The fingerprint and the samples; of one key the last. Half a line, which a kill may leave, is passed over."""
-    found: list[Json] = []
-    for line in file.read_text("utf-8").split("\n"):
+    """The fingerprint and the samples; of one key the last. Passes over what is none, such as half a line, which a
+    kill may leave. Raises OtherRun if the first line is no fingerprint."""
+    found: list[Any] = []
+    for line in file.read_text("utf-8", "replace").split("\n"):
         try:
             found.append(json.loads(line))
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-    if not found or "fingerprint" not in found[0]:
+    if not found or not isinstance(found[0], dict) or not isinstance(found[0].get("fingerprint"), dict):
         raise OtherRun(f"{file} isn't a file of samples")
-    latest = {sample["key"]: sample for sample in found[1:] if "key" in sample}
+    latest = {sample["key"]: sample for sample in found[1:] if is_sample(sample)}
     return found[0]["fingerprint"], list(latest.values())
 
 

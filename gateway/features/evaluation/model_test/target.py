@@ -16,8 +16,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gateway.cli.spawned import spawned, stop
+from gateway.config import ConfigError
 from gateway.config.folders import USER
-from gateway.errors import ProviderUnavailable
+from gateway.errors import ProviderInvalidRequest, ProviderUnavailable
 from gateway.features.evaluation.model_test.cases import HERE, Json
 from gateway.features.evaluation.model_test.run import Unreachable
 
@@ -35,10 +36,13 @@ def cache() -> Path:
 
 
 def configured(config: Path | None) -> Json:
-    """`ctxgate models --json`: the models of config.yaml and where the gateway is. Raises Unreachable."""
+    """`ctxgate models --json`: the models of config.yaml and where the gateway is. Raises Unreachable, and
+    ProviderInvalidRequest for a configuration that can't be read."""
     done = subprocess.run(
         [*_ctxgate("models", config), "--json"], capture_output=True, text=True, timeout=60, check=False
     )
+    if done.returncode == ConfigError.exit_code:
+        raise ProviderInvalidRequest(done.stderr.strip())
     if done.returncode:
         raise Unreachable(f"ctxgate models: {done.stderr.strip() or done.returncode}")
     report: Json = json.loads(done.stdout)

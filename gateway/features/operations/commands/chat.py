@@ -315,6 +315,7 @@ def _tools(file: Path) -> list[Any]:
 
 def _problem(body: str) -> object:
     try:
-        return json.loads(body)["error"]
+        found: object = json.loads(body)["error"]
+        return found
     except (ValueError, KeyError, TypeError):
         return None
