@@ -195,3 +195,9 @@ def test_reads_the_results_of_model_test() -> None:
     assert read(Way("both"), json.loads(json.dumps(results))) == Showing(
         Way("both"), Share(3, 5), Share(2, 4), Share(1, 1), 2.0
     )
+
+
+@pytest.mark.parametrize("how", ["--tools", "--calls"])
+def test_another_suite_is_refused(how: str, tmp_path: Path) -> None:
+    done = ctxgate("tune", how, "--suite", "nope", cwd=tmp_path)
+    assert (done.returncode, "'nope' is not one of 'smoke', 'core'" in done.stderr) == (2, True), done.stderr

@@ -67,8 +67,8 @@ MAX_RECORDED = 4
 @click.option("--png", type=FILE, metavar="FILE", help="--calls: draw what was found.")
 @click.option(
     "--suite",
-    metavar="NAME",
-    help="The questions of model-test, smoke or core (default: smoke for --tools, core for --calls).",
+    type=click.Choice(["smoke", "core"]),
+    help="The questions of model-test (default: smoke for --tools, core for --calls).",
 )
 @click.argument("name", required=False, metavar="[MODEL]", help="A model of config.yaml (default: the active one).")
 def tune(
