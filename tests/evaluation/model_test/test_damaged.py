@@ -109,13 +109,14 @@ def instead(name: str, value: object) -> Callable[[Any], None]:
     return lambda result: result.update({name: value})
 
 
+VALUES: tuple[object, ...] = (None, [], 5, "x")
 PARTS = ("created", "suite", "target", "request", "summary", "metrics", "cases")
 SPOILT: dict[str, Callable[[Any], None]] = {
     **{f"without {name}": without(name) for name in (*PARTS, "format", "complete")},
     **{
         f"{name} is {value!r}": instead(name, value)
         for name in PARTS
-        for value in (None, [], 5, "x")
+        for value in VALUES
         if name != "created" or value != "x"
     },
     **{f"no {name} in a case": without("cases", "*", name) for name in ("h", "c", "s", "v", "f", "d")},

@@ -424,6 +424,21 @@ def test_a_saved_run_is_found_by_the_name_it_was_given(tmp_path: Path, capsys: C
     assert "NO REGRESSION" in capsys.readouterr().out
 
 
+def test_other_commands_find_it_by_that_name_too(tmp_path: Path, capsys: Capture) -> None:
+    kept, out = ("--baselines", str(tmp_path / "kept")), str(tmp_path / "a")
+    ask = ["run", "--fake", "oracle", "--suite", "smoke", "--limit", "5", "--quiet", "--no-png", "--no-html"]
+    assert main([*ask, "--out", out, "--save-baseline", "qwen3:4b", *kept]) == 0
+    assert f"saved as {tmp_path / 'kept' / 'qwen3-4b.json'}" in capsys.readouterr().err
+    for words in (
+        ["compare", "qwen3:4b", out],
+        ["compare", out, "qwen3:4b"],
+        ["report", out, "--baseline", "qwen3:4b"],
+    ):
+        assert main([*words, *kept]) == 0
+        assert "NO REGRESSION" in capsys.readouterr().out
+    assert main(["compare", "--html", str(tmp_path / "x.html"), "qwen3:4b", out, *kept]) == 0
+
+
 def test_foreign_files_beside_the_baselines_are_passed_over(tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()

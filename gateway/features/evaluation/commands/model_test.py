@@ -34,7 +34,7 @@ examples:
   ctxgate model-test --suite smoke --serve --model qwen3-4b
   ctxgate model-test --serve --thresholds              which call_threshold passes most
   ctxgate model-test baseline save                     keep the last run as a baseline
-  ctxgate model-test compare benchmarks/baselines/old.json runs/model-test/NEW
+  ctxgate model-test compare old runs/model-test/NEW
   ctxgate model-test selfcheck                         no endpoint needed
 
 exit codes:
@@ -229,7 +229,8 @@ def run_suite(**options: Any) -> int:
 @RULES
 @output("--html", type=FILE, metavar="FILE", help="Write the report to this file.")
 @output("--json", is_flag=True, help="Print the outcome as JSON.")
-@click.argument("baseline", type=FILE, metavar="BASELINE", help="A saved baseline's file, or a run's folder.")
+@baselines_option
+@click.argument("baseline", type=FILE, metavar="BASELINE", help="A saved baseline's name or file, or a run's folder.")
 @click.argument("candidate", type=FILE, metavar="CANDIDATE", help="The same for the other model.")
 def compare_results(**options: Any) -> int:
     """Compares two results."""
@@ -248,6 +249,7 @@ def baseline(**options: Any) -> int:
 
 @root.command("report")
 @click.option("--baseline", type=FILE, metavar="PATH", help="Compare with this one.")
+@baselines_option
 @click.argument("run", type=FILE, metavar="RUN", help="The run's folder.")
 def report(**options: Any) -> int:
     """Writes the reports of a run again."""

@@ -30,7 +30,7 @@ examples:
   ctxgate swap qwen3-4b
   ctxgate swap qwen3-4b --gate smoke
   ctxgate swap qwen3-4b --gate traffic --days 3   replays what the running gateway recorded (log: {bodies: true})
-  ctxgate swap qwen3-4b --baseline benchmarks/baselines/lfm25-1.2b.json
+  ctxgate swap qwen3-4b --baseline lfm25-1.2b
   ctxgate swap qwen3-4b --options="--stream both --targets localcowork"
 
 exit codes are those of `ctxgate model-test`: 0 promoted, 1 a regression or a missed target, 2 wrong command line,
@@ -122,7 +122,7 @@ def beside(config: Config, text: bytes) -> Iterator[Path]:
 )
 @click.option("--worst", type=click.IntRange(0), default=5, help="traffic: how many differences to show (default: 5).")
 @click.option("--send-conversations", is_flag=True, help="traffic: recorded requests may leave this machine.")
-@click.option("--baseline", metavar="PATH", help="Results of the active model (default: test it now).")
+@click.option("--baseline", metavar="NAME", help="Results of the active model, saved or a path (default: test it now).")
 @click.option("--out", type=FILE, metavar="DIR", help="Folder for the results (default: below runs/swap).")
 @click.option(
     "--options", type=_words, default="", metavar="TEXT", help="Options of `ctxgate model-test` for both runs."

@@ -110,7 +110,8 @@ def _run_at(args: Options, suite: Suite, cases: Sequence[Case], endpoint: Endpoi
     results.write(folder / results.RESULTS, result)
     _reports(folder, result, gate, baseline, _baseline_folder(args), html=not args.no_html, png=not args.no_png)
     if args.save_baseline is not None:
-        _save(args.baselines, results.baseline(result, args.save_baseline or _filename(endpoint.model)))
+        saved = _save(args.baselines, results.baseline(result, args.save_baseline or _filename(endpoint.model)))
+        say(f"model-test: saved as {saved}", file=sys.stderr)
     if args.json:
         say(printable_json(json.dumps({**result, "out": str(folder)}, ensure_ascii=False)))
     else:
@@ -312,8 +313,13 @@ def _kept(args: Options) -> list[Json]:
         return []
     if args.baseline == "auto":
         return [kept for _, kept in _saved(args.baselines)]
-    named = args.baselines / f"{_filename(args.baseline)}.json"
-    return [results.read(named if named.is_file() else Path(args.baseline))]
+    return [results.read(_place(args.baselines, args.baseline))]
+
+
+def _place(folder: Path, name: str | Path) -> Path:
+    """Of the baseline that is saved by this name, else what the path names."""
+    named = folder / f"{_filename(str(name))}.json"
+    return named if named.is_file() else Path(name)
 
 
 def _saved(folder: Path) -> Iterator[tuple[Path, Json]]:
@@ -362,13 +368,14 @@ def _reports(
 
 
 def compare_two(args: Options) -> int:
-    baseline, candidate = results.read(args.baseline), results.read(args.candidate)
+    before, after = _place(args.baselines, args.baseline), _place(args.baselines, args.candidate)
+    baseline, candidate = results.read(before), results.read(after)
     gate = compare.compare(baseline, candidate, _rules(args))
     if args.html:
         from gateway.features.evaluation.model_test import page
 
-        now, before = results.answers(args.candidate), results.answers(args.baseline)
-        args.html.write_text(page.page(candidate, gate, baseline, now, before), "utf-8")
+        now, then = results.answers(after), results.answers(before)
+        args.html.write_text(page.page(candidate, gate, baseline, now, then), "utf-8")
     told = printable_json(json.dumps(gate.plain(), ensure_ascii=False))
     say(told if args.json else table.table(candidate, gate, baseline))
     return OK if gate.passed else REGRESSION
@@ -412,10 +419,11 @@ def _last_run() -> Path:
 
 def report(args: Options) -> int:
     result = results.read(args.run)
-    baseline = results.read(args.baseline) if args.baseline else None
+    place = _place(args.baselines, args.baseline) if args.baseline else None
+    baseline = results.read(place) if place else None
     rules = compare.Rules()
     gate = compare.compare(baseline, result, rules) if baseline else compare.alone(result, rules)
-    _reports(args.run, result, gate, baseline, args.baseline, html=True, png=True)
+    _reports(args.run, result, gate, baseline, place, html=True, png=True)
     say(table.table(result, gate, baseline))
     return OK
 
