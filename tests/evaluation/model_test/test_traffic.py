@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import random
+import re
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +15,7 @@ import pytest
 from gateway.features.evaluation.model_test.answers import ModelAnswer, RawCall
 from gateway.features.evaluation.model_test.traffic import Asked, Decision, Fault, Pair, decide, decided, fault, needed
 
+ROOT = Path(__file__).parents[3]
 TOOL = {
     "type": "function",
     "function": {
@@ -197,7 +201,42 @@ def test_too_few_promote_nothing(requests: int) -> None:
 
 def test_how_many_it_takes() -> None:
     """The table of docs/model-test.md."""
-    assert [needed(flips) for flips in (0.0, 0.05, 0.1, 0.15)] == [209, 209, 521, 800]
+    assert [needed(flips) for flips in (0.0, 0.05, 0.051, 0.1, 0.15)] == [209, 209, 284, 521, 800]
+    shown = re.findall(
+        r"^\| (?:up to )?(\d+) % \| (\d+) \|$", (ROOT / "docs/model-test.md").read_text("utf-8"), re.MULTILINE
+    )
+    assert len(shown) == 4
+    for percent, requests in shown:
+        n = int(requests)
+        for size, outcome in ((n - 1, "too few"), (n, "promote")):
+            won = round(size * int(percent) / 200)
+            lost = round(size * int(percent) / 100) - won
+            assert decided(changed(size, lost, won)).outcome == outcome, (percent, size)
+
+
+def changed(requests: int, lost: int, won: int) -> list[tuple[Fault | None, Fault | None]]:
+    same: tuple[None, None] = (None, None)
+    return [*[(None, FAULT)] * lost, *[(FAULT, None)] * won, *[same] * (requests - lost - won)]
+
+
+@pytest.mark.some(3)
+@pytest.mark.parametrize("flips", [0.05, 0.055, 0.06, 0.07, 0.09])
+@pytest.mark.parametrize("requests", [209, 215, 250, 300, 350])
+def test_a_true_drop_of_five_points_is_promoted_once_in_twenty_times_at_most(requests: int, flips: float) -> None:
+    """Exact, over how many answers change and how many of these for the worse."""
+    promoted = 0.0
+    for count in range(requests + 1):
+        if (among := chance_of(count, requests, flips)) < 1e-6:
+            continue
+        for lost in range(count + 1):
+            if (chance := among * chance_of(lost, count, (flips + 0.05) / (2 * flips))) > 1e-6:
+                promoted += chance * (decided(changed(requests, lost, count - lost)).outcome == "promote")
+    assert promoted <= 0.05
+
+
+def chance_of(k: int, n: int, p: float) -> float:
+    p = min(1.0, p)
+    return math.comb(n, k) * p**k * (1 - p) ** (n - k)
 
 
 def test_a_broken_connection_says_nothing_and_a_refusal_does() -> None:

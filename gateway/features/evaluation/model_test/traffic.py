@@ -26,6 +26,9 @@ MAX_UNANSWERED = 0.02
 """The share of requests without an answer above which there is no verdict."""
 MANY = 0.3
 """The share of changes up to which `needed` is exact."""
+Z90 = 1.2816
+"""A share of changes counts as the upper end of its interval of so many deviations: by chance it is low just where a
+drop stays unseen."""
 LONG = 80
 """A free text with more characters only has to be present: no two models write the same letter."""
 
@@ -111,8 +114,18 @@ def decided(faults: Sequence[Faults], unanswered: int = 0) -> Decision:
     tests = tests_of(faults)
     if any(test.regression for test in tests):
         return Decision("worse", count, needed(DROP), unanswered, tests)
-    enough = needed((tests[0].lost + tests[0].won) / count)
-    return Decision("promote" if count >= enough else "too few", count, enough, unanswered, tests)
+    changes = tests[0].lost + tests[0].won
+    if count >= (enough := _cautious(changes, count)):
+        return Decision("promote", count, enough, unanswered, tests)
+    # Of more requests with this share of changes, the share is known better.
+    told = needed(changes / count)
+    while told < (more := _cautious(round(changes * told / count), told)):
+        told = more
+    return Decision("too few", count, max(told, count + 1), unanswered, tests)
+
+
+def _cautious(changes: int, count: int) -> int:
+    return needed(stats.wilson(changes, count, Z90)[1])
 
 
 def tests_of(faults: Sequence[Faults]) -> tuple[Test, ...]:
@@ -138,7 +151,7 @@ def tests_of(faults: Sequence[Faults]) -> tuple[Test, ...]:
 def needed(flips: float) -> int:
     """Requests of which a drop of DROP shows with the chance SURE, if this share of them changes either way."""
     # Beyond, the number grows with the share, and would take long to find exactly.
-    return math.ceil(_needed(max(DROP, min(MANY, round(flips, 2)))) * max(1.0, flips / MANY))
+    return math.ceil(_needed(max(DROP, min(MANY, math.ceil(round(100 * flips, 6)) / 100))) * max(1.0, flips / MANY))
 
 
 @cache
