@@ -8,10 +8,11 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -19,7 +20,7 @@ from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 
-from gateway.errors import GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
+from gateway.errors import Backoff, GatewayError, InternalError, ProviderRateLimit, ProviderUnavailable
 from gateway.observe.shares import TenantPlaces, Turns, Workers
 from gateway.store.claim import Claim, Work, claim
 from gateway.store.clock import Clock
@@ -35,6 +36,7 @@ READERS = 4
 BUSY_SECONDS = 10
 """How long to wait for another process's write."""
 LOG_SECONDS = 60.0
+AGAIN = Backoff(first=1.0, longest=60.0, jitter=0.2)
 
 log = logging.getLogger("ctxgate")
 
@@ -244,6 +246,18 @@ class Store:
             self._logged = now
             _log(error, self._engine.url)
         return _unavailable(error)
+
+
+async def insist(write: Callable[[], Awaitable[None]], what: str) -> None:
+    """Retries a write that the store couldn't take: losing it would cost more than waiting. what: for the log."""
+    for failures in count(1):
+        try:
+            return await write()
+        except GatewayError as error:
+            if not error.transient:
+                raise
+            log.warning("%s isn't stored yet: %s", what, error)
+            await asyncio.sleep(AGAIN.delay(failures))
 
 
 def _unavailable(error: Exception) -> GatewayError:

@@ -57,13 +57,14 @@ async def running(
     mcp: Mapping[str, MCPServer] | None = None,
     rooms: Rooms | None = None,
     media: Media | None = None,
+    store: str | None = None,
     **model: Any,
 ) -> AsyncIterator[Running]:
     """Model `m` is the scripted engine, and the active one; `echo` is another. `model` are further settings of `m`.
 
     progress: the server's settings of a stream's comments; else there are none, however slow the machine is. idle:
     seconds until a connection is closed that nobody uses. mcp: servers of tools. rooms: has the bounds of turns. media:
-    the bounds of uploads.
+    the bounds of uploads. store: the URL of one that outlives the gateway.
     """
     async with asyncio.timeout(PATIENCE), Double(*scripts).serve() as double:
         server = Server(api_keys=tuple(map(SecretStr, keys)), max_body_bytes=max_body, **(progress or NO_COMMENTS))
@@ -76,6 +77,7 @@ async def running(
             models=models,
             server=server,
             sections=sections,
+            store=store,
         )
         with ExitStack() as stack:
             url = stack.enter_context(serve(build(config), lifespan="on", http=http, idle=idle))

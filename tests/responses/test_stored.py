@@ -17,7 +17,7 @@ from gateway.features.responses.conversation_store import ConversationStore
 from gateway.features.responses.response_store import ResponseStore, Stored
 from gateway.features.responses.wire.conversations import with_ids, written
 from gateway.features.responses.wire.request import CreateResponse, ToolTable, chat_fields
-from gateway.server.principal import LOCAL
+from gateway.server.principal import LOCAL, Principal
 from gateway.store import Store
 from gateway.wire.allowed_tools import choice_of
 from tests.api.asking import frames, said
@@ -248,6 +248,69 @@ async def test_a_refused_background_response_leaves_nothing(monkeypatch: pytest.
         await wait_for(gateway, made.json["id"], "in_progress")
         assert (await post(gateway, input="Book me a flight", background=True, conversation=conversation)).status == 429
         assert (await get(gateway, f"/v1/conversations/{conversation}/items")).json()["data"] == []
+
+
+def full_from(monkeypatch: pytest.MonkeyPatch, *statuses: str, once: bool = False) -> None:
+    """The store takes no response in these states. once: only the first time."""
+    put, left = ResponseStore.put, [*statuses]
+
+    async def puts(store: ResponseStore, stored: Stored, principal: Principal, *, again: bool = False) -> None:
+        if (status := stored.response["status"]) in left:
+            if once:
+                left.remove(status)
+            raise ProviderUnavailable("the store can't be used: database or disk is full")
+        await put(store, stored, principal, again=again)
+
+    monkeypatch.setattr(ResponseStore, "put", puts)
+
+
+ENDS: dict[str, tuple[Script, Json, list[str]]] = {
+    "answered": (said(chunk("Hello")), {"status": "completed"}, ["completed"]),
+    "answered, and full since it began": (said(chunk("Hello")), {"status": "completed"}, ["in_progress", "completed"]),
+    "failed": (answers({"error": {"message": "broken"}}, status=500), {"status": "failed"}, ["failed"]),
+}
+
+
+@pytest.mark.parametrize("name", ENDS)
+async def test_a_background_response_waits_for_the_store(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    script, end, refused = ENDS[name]
+    full_from(monkeypatch, *refused, once=True)
+    async with running(script) as gateway:
+        made = (await post(gateway, input="Hi", background=True)).json
+        found = await wait_for(gateway, made["id"], "completed", "failed", "cancelled")
+        assert found["status"] == end["status"]
+        events = frames(Answer("", 200, {}, (await get(gateway, f"/v1/responses/{made['id']}?stream=true")).content))
+        assert events[-1][1]["response"] == found
+        assert "stopped" not in str(found["error"])
+
+
+async def test_a_cancelled_response_that_the_store_cant_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    full_from(monkeypatch, "cancelled")
+    async with running(endless) as gateway:
+        made = (await post(gateway, input="Hi", background=True)).json
+        await gateway.engine.asked()
+        cancelled = (await get(gateway, f"/v1/responses/{made['id']}/cancel", "POST")).json()
+        assert cancelled["status"] == "cancelled"
+        assert (await get(gateway, f"/v1/responses/{made['id']}")).json() == cancelled
+
+
+@pytest.mark.parametrize("killed", [True, False])
+async def test_a_background_response_that_ends_with_its_gateway(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, killed: bool
+) -> None:
+    """It has failed, and whoever asks is told so, also who cancels it."""
+    if killed:  # nothing of its end gets into the store
+        full_from(monkeypatch, "failed", "cancelled")
+    store = f"sqlite:///{tmp_path}/kept.db"
+    async with running(endless, store=store) as gateway:
+        made = (await post(gateway, input="Hi", background=True)).json
+        await wait_for(gateway, made["id"], "in_progress")
+    async with running(store=store) as gateway:
+        found = (await get(gateway, f"/v1/responses/{made['id']}")).json()
+        cancelled = (await get(gateway, f"/v1/responses/{made['id']}/cancel", "POST")).json()
+    for told in (found, cancelled):
+        assert told["status"] == "failed"
+        assert told["error"]["message"] == "the gateway was stopped before the response was complete"
 
 
 @pytest.mark.parametrize("kept", [False, True])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from gateway.core.in_thread import in_thread_if_large
@@ -31,7 +31,7 @@ from gateway.observe.shares import TenantPlaces, tenant
 from gateway.server.keys import FILE, KeyFile
 from gateway.server.principal import Principal
 from gateway.services import Services
-from gateway.store import Claimed, Store
+from gateway.store import Claimed, Store, insist
 
 MARKER = "batches.open"
 """A file in the state folder that exists while there may be batches to resume after a restart."""
@@ -255,7 +255,7 @@ class Batches:
         else:
             status, answer = await self._ask(batch, principal, line)
             output, failed = answered(line.custom_id, status, answer), status != 200
-        await _insist(lambda: self.batches.answer(batch.id, line.number, output, failed=failed))
+        await insist(lambda: self.batches.answer(batch.id, line.number, output, failed=failed), "a batch's answer")
 
     async def _ask(self, batch: Batch, principal: Principal, line: Pending) -> tuple[int, bytes]:
         """The status and the answer. A request that waits for a retry leaves its place to others meanwhile."""
@@ -270,22 +270,6 @@ class Batches:
             if status not in (BUSY, *AGAIN) or failures == ATTEMPTS:
                 return status, answer
             await asyncio.sleep(BACKOFF.delay(failures + busy, at_least=min(retry_after, BACKOFF.longest)))
-
-
-async def _insist(write: Callable[[], Awaitable[None]]) -> None:
-    """Retries a write that the store couldn't take: losing the answer would cost more than waiting."""
-    failures = 0
-    while True:
-        try:
-            await write()
-        except GatewayError as error:
-            if not error.transient:
-                raise
-            failures += 1
-            log.warning("a batch's answer isn't stored yet: %s", error)
-            await asyncio.sleep(BACKOFF.delay(failures))
-        else:
-            return
 
 
 @asynccontextmanager

@@ -31,6 +31,10 @@ class Background:
     ) -> None:
         """work: begins once `save` has stored the response; not at all if it can't."""
         self.principal = principal
+        self.stopping = False
+        """Whether its task ends with the gateway, and not because the client cancels it."""
+        self.unsaved: dict[str, Any] | None = None
+        """The ended response, if the store couldn't take it."""
         self._saving = asyncio.ensure_future(save())
         self._events: list[dict[str, Any]] = []
         self._more = asyncio.Condition()
@@ -75,6 +79,14 @@ class Background:
             else:
                 async with self._more:
                     await self._more.wait_for(more)
+
+    def keep(self, response: dict[str, Any]) -> None:
+        self.unsaved = response
+
+    async def stop(self) -> None:
+        """Ends the response with the gateway; returns once the task has ended."""
+        self.stopping = True
+        await self.cancel()
 
     async def cancel(self) -> None:
         """Returns once the task has ended."""
@@ -144,4 +156,4 @@ class Backgrounds:
 
     async def aclose(self) -> None:
         for one in [*self._by_id.values()]:
-            await one.cancel()
+            await one.stop()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gateway.api.streaming import (
@@ -17,7 +18,7 @@ from gateway.api.streaming import (
     write_events,
 )
 from gateway.core.in_thread import LARGE, in_thread_if_large
-from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse
+from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, ProviderUnavailable
 from gateway.feature import offered
 from gateway.features.responses.background import Background, Backgrounds
 from gateway.features.responses.references import resolved
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 Events = list[dict[str, Any]]
 Hear = Callable[[Events], Awaitable[None]]
+
+STOPPED = ProviderUnavailable("the gateway was stopped before the response was complete")
 
 log = logging.getLogger("ctxgate")
 
@@ -92,13 +95,21 @@ async def retrieve(request: Request) -> ASGIApp:
             message = f"{id}: can't be streamed: the gateway keeps the events of the last background responses alone"
             raise ProviderInvalidRequest(message, param="stream")
         return _follow(running, request.number("starting_after", -1, 2**31))
+    return JSON(await _present(request))
+
+
+async def _present(request: Request) -> dict[str, Any]:
+    """The stored response in its present state: one that nobody writes any more has ended. Raises GatewayError."""
+    id = request.path_params["id"]
+    running = request.services.shared(Backgrounds).get(id, request.principal)
     # Check this before the read: a response that ends in between stores its end, which the read might just miss.
     ended = running is None or running.ended
     response = (await (await responses(request)).get(id, request.principal)).response
     if response["status"] in RUNNING and ended:
-        error = {"code": "server_error", "message": "the gateway was stopped before the response was complete"}
-        response |= {"status": "failed", "error": error}
-    return JSON(response)
+        if running is not None and running.unsaved is not None:
+            return running.unsaved
+        response |= {"status": "failed", "error": {"code": "server_error", "message": STOPPED.message}}
+    return response
 
 
 async def delete(request: Request) -> ASGIApp:
@@ -110,16 +121,15 @@ async def delete(request: Request) -> ASGIApp:
 
 
 async def cancel(request: Request) -> ASGIApp:
-    id, store = request.path_params["id"], await responses(request)
-    stored = await store.get(id, request.principal)
-    if not stored.response["background"]:
+    id, response = request.path_params["id"], await _present(request)
+    if not response["background"]:
         message = f"{id}: only background responses can be cancelled; to end another one, close its stream"
         raise ProviderInvalidRequest(message)
     running = request.services.shared(Backgrounds).get(id, request.principal)
     if running is not None:
         await running.cancel()
-        stored = await store.get(id, request.principal)
-    return JSON(stored.response)
+        response = await _present(request)
+    return JSON(response)
 
 
 async def input_items(request: Request) -> ASGIApp:
@@ -292,7 +302,8 @@ class ResponseInProgress:
         self._items = items
         self._before = before
         self._store = store
-        self._saved = False
+        self._saved = ""
+        """The state in which it was stored last."""
 
     @property
     def conversation(self) -> list[Item]:
@@ -313,8 +324,8 @@ class ResponseInProgress:
             else:
                 # Nobody can retrieve the response, but its items belong to the conversation.
                 stored = Stored({}, [*self._items, *written(response["output"])], conversation["id"])
-            await self._store.put(stored, self._principal, again=self._saved)
-            self._saved = True
+            await self._store.put(stored, self._principal, again=bool(self._saved))
+            self._saved = response["status"]
 
     def stream(self) -> StreamedAnswer:
         return chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()
@@ -336,7 +347,12 @@ class ResponseInProgress:
     async def _end(self) -> None:
         """Stores the response; what its request said is no longer needed then, and may be long."""
         self.chat.fields.clear()
-        await self.save()
+        if self.encoder.response["background"]:
+            from gateway.store import insist
+
+            await insist(self.save, "a background response")  # nobody else has it
+        else:
+            await self.save()
 
     def opening(self) -> bytes:
         return self.write(self.open_events())
@@ -357,32 +373,48 @@ class ResponseInProgress:
     async def run(self, running: Background) -> None:
         """Writes the whole response and stores its end, good or bad."""
         try:
-            last = await self._written(running)
+            running.add(await self._ended(running))
+        except asyncio.CancelledError:
+            if self.encoder.response["status"] in RUNNING:  # and not only its end waits for the store
+                if running.stopping:
+                    running.add(self.encoder.fail(STOPPED))
+                else:
+                    self.encoder.cancel()
+            with suppress(GatewayError):
+                await self.save()
+            raise
+        finally:
+            if self._saved != self.encoder.response["status"]:
+                running.keep(self.encoder.response)
+
+    async def _ended(self, running: Background) -> Events:
+        try:
+            return await self._written(running)
         except GatewayError as error:
             last = self.encoder.fail(error)
-            await self.save()
         except Exception:
             log.exception("response %s broke", self.encoder.response["id"])
             last = self.encoder.fail(INTERNAL)
-            await self.save()
-        except asyncio.CancelledError:
-            self.encoder.cancel()
-            await self.save()
-            raise
-        running.add(last)
+        await self._end()
+        return last
 
     async def _written(self, running: Background) -> list[dict[str, Any]]:
         """All but the last events are in `running`."""
         if self.turn is not None:
-            return await self.turn.run(running.hear, self.save)
+            return await self.turn.run(running.hear, self._begun)
         with await self._gateway.chat(self.chat) as run:
             running.add(self.open_events())
-            await self.save()
+            await self._begun()
             while payloads := await run.payloads():
                 for payload in payloads:
                     running.add(self.encoder.feed(pieces(payload)))
         del run
         return await self.finish_events()
+
+    async def _begun(self) -> None:
+        """Stores that the answer has begun, if the store can take it: the end will be stored anyway."""
+        with suppress(GatewayError):
+            await self.save()
 
     async def finish_events(self, limit: str | None = None) -> list[dict[str, Any]]:
         """The last events, once the response is stored. limit: see `ResponseEncoder.close`."""
