@@ -41,13 +41,7 @@ class Waiter(Generic[T]):
     __slots__ = ("aged", "begun", "granted", "key", "rank", "reads", "since", "tenant")
 
     def __init__(
-        self,
-        key: object = None,
-        rank: int = DEFAULT,
-        waited: float = 0.0,
-        *,
-        begun: bool = False,
-        reads: float = 0.0,
+        self, key: object = None, rank: int = DEFAULT, waited: float = 0.0, *, begun: bool = False, reads: float = 0.0
     ) -> None:
         self.key = key
         self.rank = rank

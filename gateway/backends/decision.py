@@ -13,12 +13,7 @@ from gateway.errors import ProviderInvalidResponse
 
 T = TypeVar("T")
 
-FIRST_TOKEN = {
-    "n_predict": Raw(b"1"),
-    "n_probs": Raw(b"64"),
-    "temperature": Raw(b"0"),
-    "stream": Raw(b"false"),
-}
+FIRST_TOKEN = {"n_predict": Raw(b"1"), "n_probs": Raw(b"64"), "temperature": Raw(b"0"), "stream": Raw(b"false")}
 """The fields of llama.cpp's `/completion` for the probabilities of the first token, before any sampling."""
 
 FIRST_OF_CHAT = {

@@ -18,8 +18,7 @@ _FALSE = Raw(b"false")
 _ONE = Raw(b"1")
 
 _needs_edit = messages.needs(
-    *(messages.DEVELOPER, messages.TOOL_CALLS),
-    *(messages.NULL_CONTENT, messages.CONTENT_PARTS, messages.REFUSAL),
+    *(messages.DEVELOPER, messages.TOOL_CALLS), *(messages.NULL_CONTENT, messages.CONTENT_PARTS, messages.REFUSAL)
 )
 
 BAD_INPUT = ("validation error", "not found in tools", "can only concatenate str", "has no attribute 'items'")

@@ -156,10 +156,7 @@ class OpenAIBackend(Backend):
         super().__init__(model, address)
         self.address = address
         self.upstream = Upstream(
-            address,
-            connect_timeout=model.connect_timeout,
-            silence_timeout=model.request_timeout,
-            ca_file=model.ca_file,
+            address, connect_timeout=model.connect_timeout, silence_timeout=model.request_timeout, ca_file=model.ca_file
         )
         secret = model.api_key
         self._auth = [("Authorization", f"Bearer {secret.get_secret_value()}")] if secret is not None else []

@@ -28,12 +28,7 @@ def console() -> Console:
     )
 
 
-def table(
-    head: Sequence[str],
-    rows: Iterable[Sequence[str]],
-    *,
-    right: Collection[str] = (),
-) -> Table:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Collection[str] = ()) -> Table:
     """A table without rules; `right` names the columns of numbers. Cells break where they don't fit."""
     made = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for name in head:

@@ -75,10 +75,7 @@ def _model_name(name: str) -> str:
         raise PydanticCustomError(
             "model_name",
             "{name} is not a valid model name",
-            {
-                "name": repr(name),
-                "cure": "use letters, digits and . _ - : @ +; the engine's own name is model_name",
-            },
+            {"name": repr(name), "cure": "use letters, digits and . _ - : @ +; the engine's own name is model_name"},
         )
     return name
 

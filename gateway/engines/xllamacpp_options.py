@@ -627,9 +627,7 @@ _MODEL = (
     ),
     choice("-lzm --lazy-mode", "lazy_mode", ("on", "auto", "off")),
     choice(
-        "--numa",
-        "numa",
-        {"distribute": "DISTRIBUTE", "": "DISTRIBUTE", "isolate": "ISOLATE", "numactl": "NUMACTL"},
+        "--numa", "numa", {"distribute": "DISTRIBUTE", "": "DISTRIBUTE", "isolate": "ISOLATE", "numactl": "NUMACTL"}
     ),
     places("-ot --override-tensor", "tensor_buft_overrides", str),
     places("-cmoe --cpu-moe", "tensor_buft_overrides", lambda _on: f"{EXPERTS}=CPU", 0),
@@ -718,11 +716,7 @@ _DRAFT = (
     read("--spec-synth-rates", "speculative.synth_rates", lambda text: [_number(rate) for rate in text.split(",")]),
     number("--spec-draft-p-split --draft-p-split", "speculative.draft.p_split"),
     number("--spec-draft-p-min --draft-p-min", "speculative.draft.p_min"),
-    flag(
-        "--spec-draft-backend-sampling",
-        "speculative.draft.backend_sampling",
-        "--no-spec-draft-backend-sampling",
-    ),
+    flag("--spec-draft-backend-sampling", "speculative.draft.backend_sampling", "--no-spec-draft-backend-sampling"),
     own("--spec-draft-sampling", _draft_sampling),
     text("--spec-draft-device -devd --device-draft", "speculative.draft.devices"),
     layers("--spec-draft-ngl -ngld --gpu-layers-draft --n-gpu-layers-draft", "speculative.draft.n_gpu_layers"),

@@ -108,9 +108,7 @@ def _answered(finish_reason: str | None, usage: Usage) -> dict[str, Any]:
         "openarmature.llm.cache_read.input_tokens": usage.cached_tokens,
         "openarmature.llm.cache_creation.input_tokens": usage.cache_creation_tokens,
         **genai.answered(
-            finish_reason=finish_reason,
-            prompt_tokens=usage.prompt_tokens,
-            completion_tokens=usage.completion_tokens,
+            finish_reason=finish_reason, prompt_tokens=usage.prompt_tokens, completion_tokens=usage.completion_tokens
         ),
     }
 

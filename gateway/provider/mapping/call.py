@@ -222,8 +222,7 @@ def merge_extra(
             fields[name] = list(dict.fromkeys([*own[name], *more]))
         elif not same(own[name], value):
             raise ProviderInvalidRequest(
-                f"config.extra[{name!r}] contradicts the call's own {name}",
-                param=f"config.extra.{name}",
+                f"config.extra[{name!r}] contradicts the call's own {name}", param=f"config.extra.{name}"
             )
 
 

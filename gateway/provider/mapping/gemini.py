@@ -97,10 +97,7 @@ class GeminiCall(Call):
         if self.tool_choice is not None:
             fields["toolConfig"] = {"functionCallingConfig": _calling(self.tool_choice)}
         if self.output is not None and native:
-            generation |= {
-                "responseMimeType": "application/json",
-                "responseJsonSchema": self.output.schema.schema,
-            }
+            generation |= {"responseMimeType": "application/json", "responseJsonSchema": self.output.schema.schema}
         elif self.output is not None:
             messages = self.output.augment(messages, bool(self.tools))
         fields |= write_messages(messages)
