@@ -39,15 +39,10 @@ Category = Literal[
 
 
 LASTING = frozenset(
-    {
-        "engine_missing",
-        "engine_misconfigured",
-        "hub_missing",
-        "insufficient_quota",
-        "keys_unreadable",
-        "no_memory",
-        "secrets_unavailable",
-    }
+    (
+        *("engine_missing", "engine_misconfigured", "hub_missing", "insufficient_quota", "keys_unreadable"),
+        *("no_memory", "secrets_unavailable"),
+    )
 )
 """Codes of errors in transient categories that last until a person acts: no retry helps."""
 

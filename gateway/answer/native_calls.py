@@ -35,18 +35,8 @@ class _Call:
     """
 
     __slots__ = (
-        "_depth",
-        "_escaped",
-        "_in_string",
-        "code",
-        "engine_id",
-        "escapes",
-        "fields",
-        "id",
-        "index",
-        "name",
-        "parts",
-        "size",
+        *("_depth", "_escaped", "_in_string"),
+        *("code", "engine_id", "escapes", "fields", "id", "index", "name", "parts", "size"),
     )
 
     def __init__(self, fields: Json, engine_id: str | None, name: str) -> None:

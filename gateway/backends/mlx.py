@@ -40,13 +40,8 @@ LONG_BYTES = 512
 """The doctor ignores messages and tools of fewer bytes: reading them again costs almost nothing."""
 
 MODEL_TROUBLE = (
-    "cached snapshot folder",
-    "Repository Not Found",
-    "Client Error",
-    "No safetensors found",
-    "No such file or directory",
-    "is not a local folder",
-    "Model type",
+    *("cached snapshot folder", "Repository Not Found", "Client Error", "No safetensors found"),
+    *("No such file or directory", "is not a local folder", "Model type"),
 )
 """Parts of a 404's message that blame the model; any other 404 blames the request."""
 
