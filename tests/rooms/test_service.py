@@ -109,7 +109,7 @@ async def test_a_room_whose_settings_are_no_longer_valid_hides_no_other(tmp_path
             other, spoilt = [(await rooms.rent("local", "me", rent)).id for _ in range(2)]
             await rooms.store.write(spoil)
         async with rooms_of(tmp_path, engine) as rooms:
-            shown = {room.id: room for room in await rooms.visible("local", None, 10, 0)}
+            shown = {room.id: room for room in (await rooms.visible("local", None, 10, 0))[0]}
     assert shown[other].bounds == rent.bounds
     found = shown[spoilt]
     assert (found.status, found.bounds) == ("sleeping", TurnBounds())

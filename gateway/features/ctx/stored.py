@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -78,16 +77,16 @@ def _of_agents(connection: Connection, name: ObjectName | None) -> list[Row]:
     from gateway.features.rooms.states import OPEN
 
     found: list[Row] = []
-    for offset in itertools.count(step=MAXIMUM):
-        rooms = transaction.rooms(connection, TENANT, OPEN, MAXIMUM, offset)
+    offset, more = 0, True
+    while more and len(found) < MAXIMUM:
+        rooms, more = transaction.rooms(connection, TENANT, OPEN, MAXIMUM, offset)
+        offset += len(rooms)
         for room in rooms:
             object = room.metadata.get("object")
             if isinstance(object, str) and (name is None or object == str(name)):
                 session = str(room.metadata.get("name", "")).removeprefix(f"{object.partition('/')[2]}-")
                 asked, moment = transaction.tasks(connection, room.id), room.updated_at[:19] + "Z"
                 found.append(Row(object, session, "room", room.status, asked, moment, room.id))
-        if len(rooms) < MAXIMUM or len(found) >= MAXIMUM:
-            break
     return found[:MAXIMUM]
 
 

@@ -11,8 +11,9 @@ from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.core.in_thread import in_thread
 from gateway.errors import GatewayError, ProviderInvalidRequest
-from gateway.features.rooms.schemas import Interrupt, Release, Rent, Say, Secret, Update, Wake
+from gateway.features.rooms.schemas import Interrupt, Release, Rent, Say, Secret, Update, Wake, encode
 from gateway.features.rooms.service import Rooms
 from gateway.features.rooms.states import OPEN, STATES
 from gateway.server.asgi import ASGIApp
@@ -43,9 +44,13 @@ def enveloped(verb: Verb) -> Handler:
     @functools.wraps(verb)
     async def handler(request: Request) -> ASGIApp:
         status, data = await verb(request.services.shared(Rooms), request)
-        return JSON({"success": True, "data": data, "error": None, "code": None, "message": None}, status=status)
+        return _answer(status, data)
 
     return at_the_holder(handler)
+
+
+def _answer(status: int, data: object, **more: bool) -> JSON:
+    return JSON({"success": True, "data": data, **more, "error": None, "code": None, "message": None}, status=status)
 
 
 def error_object(error: GatewayError) -> dict[str, Any]:
@@ -66,14 +71,17 @@ def _id(request: Request) -> str:
     return id
 
 
-@enveloped
-async def visible(rooms: Rooms, request: Request) -> tuple[int, Any]:
+@at_the_holder
+async def visible(request: Request) -> ASGIApp:
+    """Beside the envelope's fields: whether there are `more`."""
     status = request.query_params.get("status")
     if status not in (None, "open", *STATES):
         raise ProviderInvalidRequest(f"status: must be open or one of {', '.join(STATES)}", param="status")
     states = OPEN if status == "open" else [state for state in STATES if state == status] or None
     limit, offset = request.number("limit", 100, MAX_LIST, 1), request.number("offset", 0, 2**31)
-    return 200, await rooms.visible(request.principal.tenant, states, limit, offset)
+    rooms = request.services.shared(Rooms)
+    found, more = await rooms.visible(request.principal.tenant, states, limit, offset)
+    return _answer(200, await in_thread(_encoded, found), more=more)
 
 
 @enveloped
@@ -120,7 +128,13 @@ async def release(rooms: Rooms, request: Request) -> tuple[int, Any]:
 async def history(rooms: Rooms, request: Request) -> tuple[int, Any]:
     events, messages = request.number("after_event", 0, MAX_SEQ), request.number("after_message", 0, MAX_SEQ)
     limit = request.number("limit", 1000, MAX_HISTORY, 1)
-    return 200, await rooms.history(request.principal.tenant, _id(request), events, messages, limit)
+    found = await rooms.history(request.principal.tenant, _id(request), events, messages, limit)
+    return 200, await in_thread(_encoded, found)
+
+
+def _encoded(value: object) -> msgspec.Raw:
+    """Beside the event loop: a page may have megabytes."""
+    return msgspec.Raw(encode(value))
 
 
 @at_the_holder

@@ -72,9 +72,14 @@ def _list_paths() -> dict[str, Any]:
         _query("limit", limit, "The largest number of rooms."),
         _query("offset", {**_NUMBER, "default": 0}, "Rooms to skip."),
     ]
+    listed = _operation("List the tenant's rooms, the newest first", {"200": _array(room)}, None, parameters)
+    about = {"type": "boolean", "description": "Whether there are more: a page ends at the limit, or at 4 MB."}
+    envelope = listed["responses"]["200"]["content"]["application/json"]["schema"]
+    envelope["properties"]["more"] = about
+    envelope["required"].append("more")
     return {
         "/llm/room": {
-            "get": _operation("List the tenant's rooms, the newest first", {"200": _array(room)}, None, parameters),
+            "get": listed,
             "post": _operation("Rent a room", {"201": room}, "Rent"),
         }
     }
@@ -124,7 +129,7 @@ def _log_paths() -> dict[str, Any]:
     parameters = [
         _query("after_event", _NUMBER, "Events after this number."),
         _query("after_message", _NUMBER, "Messages after this number."),
-        _query("limit", limit, "The largest number of each."),
+        _query("limit", limit, "The largest number of each; a page ends at 4 MB of each, too."),
     ]
     history = _operation("Read a room's messages and events", {"200": _reference("History")}, None, parameters)
     return {

@@ -251,7 +251,10 @@ class Rooms:
 
         return await self.live(room_id).commit(work, tenant)
 
-    async def visible(self, tenant: str, states: Sequence[State] | None, limit: int, offset: int) -> list[Room]:
+    async def visible(
+        self, tenant: str, states: Sequence[State] | None, limit: int, offset: int
+    ) -> tuple[list[Room], bool]:
+        """A page of them, and whether there are more."""
         await self.open()
         return await self.store.read(lambda connection: transaction.rooms(connection, tenant, states, limit, offset))
 
@@ -437,10 +440,9 @@ class Rooms:
 
         def work(connection: Connection) -> History:
             room = transaction.find(connection, room_id, tenant)
-            events = transaction.events(connection, room_id, after_event, limit + 1)
-            messages = transaction.messages(connection, room_id, after_message, limit + 1)
-            more = len(events) > limit or len(messages) > limit
-            return History(room=room, messages=messages[:limit], events=events[:limit], more=more)
+            events, more_events = transaction.events(connection, room_id, after_event, limit)
+            messages, more_messages = transaction.messages(connection, room_id, after_message, limit)
+            return History(room=room, messages=messages, events=events, more=more_events or more_messages)
 
         return await self.store.read(work)
 
@@ -480,7 +482,7 @@ class Rooms:
     async def _replay(self, tenant: str, room_id: str, after: int) -> tuple[list[Frame], State]:
         def work(connection: Connection) -> tuple[list[Frame], State]:
             found = transaction.find(connection, room_id, tenant)
-            events = transaction.events(connection, room_id, after, REPLAY)
+            events, _ = transaction.events(connection, room_id, after, REPLAY)
             return [frame(event) for event in events], found.status
 
         return await self.store.read(work)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, func, insert, select, update
 
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.rooms.history import ENDS, KINDS, Recorded
@@ -35,6 +35,11 @@ from gateway.features.rooms.states import State, Trigger, after
 from gateway.features.rooms.tables import EVENTS, MESSAGES, ROOMS
 
 T = TypeVar("T")
+
+PAGE_BYTES = 4 * 1024 * 1024
+"""Of the rooms, messages or events of a page, as JSON, unless the first one is larger alone."""
+FETCHED = 8
+"""How many of them come from the database at a time: long ones aren't all in memory."""
 
 
 def now() -> str:
@@ -311,13 +316,15 @@ def among(connection: Connection, tenant: str, ids: Collection[str]) -> list[Roo
     return [Transaction(connection, row).room() for row in connection.execute(query)]
 
 
-def rooms(connection: Connection, tenant: str, states: Sequence[State] | None, limit: int, offset: int) -> list[Room]:
-    """Newest first. states: None for all."""
+def rooms(
+    connection: Connection, tenant: str, states: Sequence[State] | None, limit: int, offset: int
+) -> tuple[list[Room], bool]:
+    """Newest first; see `_page`. states: None for all."""
     query = select(ROOMS).where(ROOMS.c.tenant == tenant)
     if states is not None:
         query = query.where(ROOMS.c.status.in_(states))
-    query = query.order_by(ROOMS.c.rented_at.desc(), ROOMS.c.id).limit(limit).offset(offset)
-    return [Transaction(connection, row).room() for row in connection.execute(query)]
+    query = query.order_by(ROOMS.c.rented_at.desc(), ROOMS.c.id).offset(offset)
+    return _page(connection, query, lambda row: Transaction(connection, row).room(), limit)
 
 
 def count(connection: Connection, tenant: str, states: Sequence[State]) -> int:
@@ -330,9 +337,10 @@ def in_state(connection: Connection, states: Sequence[State]) -> list[str]:
     return list(connection.execute(select(ROOMS.c.id).where(ROOMS.c.status.in_(states))).scalars())
 
 
-def events(connection: Connection, room_id: str, after: int, limit: int) -> list[Event]:
-    query = select(EVENTS).where(EVENTS.c.room_id == room_id, EVENTS.c.seq > after).order_by(EVENTS.c.seq).limit(limit)
-    return [_event(row) for row in connection.execute(query)]
+def events(connection: Connection, room_id: str, after: int, limit: int) -> tuple[list[Event], bool]:
+    """See `_page`."""
+    query = select(EVENTS).where(EVENTS.c.room_id == room_id, EVENTS.c.seq > after).order_by(EVENTS.c.seq)
+    return _page(connection, query, _event, limit)
 
 
 def events_of(connection: Connection, room_id: str, message_id: str) -> list[Event]:
@@ -341,9 +349,26 @@ def events_of(connection: Connection, room_id: str, message_id: str) -> list[Eve
     return [_event(row) for row in connection.execute(query.order_by(EVENTS.c.seq))]
 
 
-def messages(connection: Connection, room_id: str, after: int, limit: int) -> list[Message]:
-    query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq > after)
-    return [_message(row) for row in connection.execute(query.order_by(MESSAGES.c.seq).limit(limit))]
+def messages(connection: Connection, room_id: str, after: int, limit: int) -> tuple[list[Message], bool]:
+    """See `_page`."""
+    query = select(MESSAGES).where(MESSAGES.c.room_id == room_id, MESSAGES.c.seq > after).order_by(MESSAGES.c.seq)
+    return _page(connection, query, _message, limit)
+
+
+def _page(
+    connection: Connection, query: Select[Any], made: Callable[[Row[Any]], T], limit: int
+) -> tuple[list[T], bool]:
+    """What `limit` and PAGE_BYTES leave, but one at least; and whether there is more."""
+    found: list[T] = []
+    size = 0
+    with connection.execute(query.limit(limit + 1), execution_options={"yield_per": FETCHED}) as rows:
+        for row in rows:
+            one = made(row)
+            size += len(encode(one))
+            if found and (size > PAGE_BYTES or len(found) == limit):
+                return found, True
+            found.append(one)
+    return found, False
 
 
 def tasks(connection: Connection, room_id: str) -> int:

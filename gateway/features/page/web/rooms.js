@@ -11,10 +11,13 @@ function useRoom(id) {
     const ends = new AbortController();
     let last = 0, read = 0;
     const readMessages = async () => {
-      const {data} = await get(`/llm/room/${id}/history?after_message=${read}&after_event=2147483647`, ends.signal);
-      for (const message of data.messages) read = Math.max(read, message.seq);
-      const more = Object.fromEntries(data.messages.map((message) => [message.id, message]));
-      set((before) => ({...before, messages: {...before.messages, ...more}}));
+      for (let more = true; more;) {
+        const {data} = await get(`/llm/room/${id}/history?after_message=${read}&after_event=2147483647`, ends.signal);
+        for (const message of data.messages) read = Math.max(read, message.seq);
+        const found = Object.fromEntries(data.messages.map((message) => [message.id, message]));
+        set((before) => ({...before, messages: {...before.messages, ...found}}));
+        more = data.more;
+      }
     };
     (async () => {
       while (!ends.signal.aborted) {

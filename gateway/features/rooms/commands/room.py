@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import json
 import sys
 from collections.abc import Iterator
@@ -197,11 +196,10 @@ class API:
         if len(room) == 36 and room.count("-") == 4:
             return room
         named: list[dict[str, Any]] = []
-        for offset in itertools.count(step=PAGE):
-            rooms = self.call("GET", f"/llm/room?status=open&limit={PAGE}&offset={offset}")
+        offset = 0
+        while rooms := self.call("GET", f"/llm/room?status=open&limit={PAGE}&offset={offset}"):
             named += [found for found in rooms if found["metadata"].get("name") == room and found["status"] not in LEFT]
-            if len(rooms) < PAGE:
-                break
+            offset += len(rooms)
         if len(named) != 1:
             raise ProviderInvalidRequest(f"{len(named) or 'no'} rooms are named {room!r}: use the id")
         return str(named[0]["id"])
