@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from bisect import bisect_right
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
+from gateway.api.streaming import write_events
 from gateway.errors import GatewayError, ProviderRateLimit
 from gateway.observe.shares import has_share
 from gateway.server.principal import Principal
@@ -15,6 +18,10 @@ from gateway.wire.chat import Meter
 
 MAXIMUM = 64
 """The most background responses at a time; the same number of finished ones can still be streamed."""
+MAX_BYTES = 128 * 1024 * 1024
+"""Of the events of finished ones."""
+PIECE = 256 * 1024
+"""Bytes of events that a follower gets at a time, unless one event has more."""
 
 log = logging.getLogger("ctxgate")
 
@@ -36,7 +43,10 @@ class Background:
         self.unsaved: dict[str, Any] | None = None
         """The ended response, if the store couldn't take it."""
         self._saving = asyncio.ensure_future(save())
-        self._events: list[dict[str, Any]] = []
+        self.size = 0
+        """Bytes of its events."""
+        self._events: list[bytes] = []
+        self._numbers: list[int] = []
         self._more = asyncio.Condition()
         self._task = asyncio.create_task(self._run(work), name="background response")
         if meter is not None:
@@ -54,26 +64,33 @@ class Background:
         await asyncio.shield(self._saving)
 
     def add(self, events: list[dict[str, Any]]) -> None:
-        self._events += events
+        # As bytes: a later change of what it shows changes nothing, and no collector looks into it.
+        for event in events:
+            self._events.append(write_events([event]))
+            self._numbers.append(event["sequence_number"])
+            self.size += len(self._events[-1])
         if events and (self._waking is None or self._waking.done()):
             self._waking = asyncio.create_task(self._wake())
 
     async def hear(self, events: list[dict[str, Any]]) -> None:
         self.add(events)
 
-    async def events(self, after: int) -> AsyncIterator[list[dict[str, Any]]]:
+    async def events(self, after: int) -> AsyncIterator[bytes]:
         """The events after number `after`, up to the last, as they come."""
-        at = next((place for place, event in enumerate(self._events) if event["sequence_number"] > after), None)
-        at = len(self._events) if at is None else at
+        at = bisect_right(self._numbers, after)
 
         def more() -> bool:
             return len(self._events) > at or self.ended
 
         while True:
             ended = self.ended
-            if news := self._events[at:]:
-                at += len(news)
-                yield news
+            if at < len(self._events):
+                end, size = at + 1, len(self._events[at])
+                while end < len(self._events) and (size := size + len(self._events[end])) <= PIECE:
+                    end += 1
+                piece = b"".join(self._events[at:end])
+                at = end
+                yield piece
             elif ended:
                 return
             else:
@@ -131,14 +148,13 @@ class Backgrounds:
 
         Raises ProviderRateLimit while MAXIMUM responses run, or too many of the principal's tenant.
         """
-        ended = [id for id, one in self._by_id.items() if one.ended]
-        running = len(self._by_id) - len(ended)
+        running = sum(not one.ended for one in self._by_id.values())
         mine = sum(not one.ended and one.principal.tenant == principal.tenant for one in self._by_id.values())
         if not has_share(principal.tenant, mine + 1, running + 1, MAXIMUM):
             message = f"{running} background responses are running already, {mine} of them this tenant's"
             raise ProviderRateLimit(message, retry_after=10)
-        for old in ended[: max(0, len(ended) - MAXIMUM + 1)]:
-            del self._by_id[old]
+        self._forget_some(lambda _: 1, MAXIMUM - 1)
+        self._forget_some(lambda one: one.size, MAX_BYTES)
         one = self._by_id[id] = Background(principal, meter, save, work)
         return one
 
@@ -153,6 +169,18 @@ class Backgrounds:
         if (one := self.get(id, principal)) is not None:
             await one.cancel()
             self._by_id.pop(id, None)
+
+    def _forget_some(self, weight: Callable[[Background], int], maximum: int) -> None:
+        """Leaves `maximum` of the finished ones: the oldest goes of the tenant that has most."""
+        ended = {id: one for id, one in self._by_id.items() if one.ended}
+        held: Counter[str] = Counter()
+        for one in ended.values():
+            held[one.principal.tenant] += weight(one)
+        while held.total() > maximum:
+            (most, _), *_ = held.most_common(1)
+            id = next(id for id, one in ended.items() if one.principal.tenant == most)
+            held[most] -= weight(ended.pop(id))
+            del self._by_id[id]
 
     async def aclose(self) -> None:
         for one in [*self._by_id.values()]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -433,9 +433,4 @@ async def _unheard(events: list[dict[str, Any]]) -> None:
 
 def _follow(running: Background, after: int) -> EventStream:
     """Streams the events after number `after`, future ones included."""
-
-    async def frames() -> AsyncIterator[bytes]:
-        async for events in running.events(after):
-            yield write_events(events)
-
-    return EventStream(frames())
+    return EventStream(running.events(after))
