@@ -15,6 +15,7 @@ from gateway.wire.completions import MAXIMUM, CreateCompletion
 from tests.gateway.double import Exchange, answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
+from tests.support.writing import in_loop
 
 PROMPT = "The result is"
 
@@ -194,3 +195,12 @@ def test_an_answer_that_is_none(body: bytes) -> None:
     (part,) = CreateCompletion.parse(b'{"prompt": "a"}').parts("openai")
     with pytest.raises(ProviderInvalidResponse, match="the engine's answer is not a completion"):
         CompletionReader(part, None).read(body)
+
+
+async def test_nobody_waits_while_many_choices_are_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    places = in_loop(monkeypatch)
+    choice = {"index": 0, "text": "x" * 100_000, "finish_reason": "length", "logprobs": None}
+    async with running(*[answers({"object": "text_completion", "choices": [choice]})] * 3) as gateway:
+        whole = await gateway.ask({"model": "m", "prompt": "Hi", "n": 3}, "/v1/completions")
+    assert [(one["index"], len(one["text"])) for one in whole.json["choices"]] == [(at, 100_000) for at in range(3)]
+    assert places == [False]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import pytest
 from gateway.errors import GatewayError, ProviderInvalidRequest, ProviderInvalidResponse, ProviderRateLimit
 from gateway.features.responses.wire.answer import ResponseEncoder, response_object
 from gateway.features.responses.wire.request import CreateResponse, ToolTable, seal
-from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece
+from gateway.wire.chat import decode, encode
+from gateway.wire.pieces import CallArguments, CallStart, End, Piece, ReasoningPiece, TextPiece, UsagePiece, pieces
 
 Json = dict[str, Any]
 
@@ -280,14 +282,30 @@ def test_log_probabilities_belong_to_the_text() -> None:
     first, second = {"token": "a", "logprob": -1}, {"token": "", "logprob": -2}
     encoding = encoder()
     events = encoding.feed([ReasoningPiece("Hm."), TextPiece("a", [first]), TextPiece("", [second]), TextPiece("")])
-    assert [event["logprobs"] for event in done(events, "output_text.delta")] == [[first], [second]]
+    deltas = done(events, "output_text.delta")
+    assert [decode(encode(event["logprobs"])) for event in deltas] == [[first], [second]]
     assert "logprobs" not in done(events, "reasoning_text.delta")[0]
-    ended = encoding.close()
+    ended = decode(encode(encoding.close()))
     assert done(ended, "output_text.done")[0]["logprobs"] == [first, second]
     assert "logprobs" not in done(events, "reasoning_text.done")[0]
     part = {"type": "output_text", "text": "a", "annotations": [], "logprobs": [first, second]}
     assert done(ended, "content_part.done")[0]["part"] == part
-    assert encoding.response["output"][1]["content"] == [part]
+    assert decode(encode(encoding.response["output"][1]["content"])) == [part]
+
+
+def test_many_log_probabilities_are_kept_as_json() -> None:
+    """At the end, several events have all of them: objects would be written again and again, while everybody waits."""
+    likeliest = [{"token": f"t{number}", "logprob": -1.5, "bytes": [116]} for number in range(20)]
+    payload = encode({"choices": [{"text": "a", "logprobs": {"content": [{"top_logprobs": likeliest}]}}]})
+    encoding, count = encoder(), 500
+    tracemalloc.start()
+    try:
+        for _ in range(count):
+            encoding.feed(pieces(payload))
+        encoding.close()
+        assert tracemalloc.get_traced_memory()[0] < 3 * count * len(payload)
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(("more", "sealed"), [({"sealed": True}, True), ({}, False)])

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gateway.features.vectors.wire.embeddings import Vectors
-from gateway.server.http import JSON
 from tests.gateway.double import answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
+from tests.support.writing import in_loop
 
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["a", "b"]},
@@ -53,22 +53,10 @@ async def test_nobody_waits_while_many_vectors_are_read(path: str, monkeypatch: 
 
 @pytest.mark.parametrize("path", ASKED)
 async def test_nobody_waits_while_a_large_answer_is_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_loop = []
-    init = JSON.__init__
-
-    def seen(answer: JSON, *arguments: Any) -> None:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            in_loop.append(False)
-        else:
-            in_loop.append(True)
-        init(answer, *arguments)
-
-    monkeypatch.setattr(JSON, "__init__", seen)
+    places = in_loop(monkeypatch)
     asked = ASKED[path]
     count = len(asked["input"]) if "input" in asked else 1 + len(asked.get("documents", ()))
     vectors = json.dumps({"data": [{"index": at, "embedding": [0.125] * 50_000} for at in range(count)]}).encode()
     async with running(answers(vectors), role="embedding") as gateway:
         assert (await gateway.ask({"model": "m", **asked}, path)).status == 200
-    assert in_loop == [False]
+    assert places == [False]

@@ -41,7 +41,8 @@ async def create(request: Request) -> ASGIApp:
     one_by_one = size > LARGE or (limits is not None and limits.parallel is not None)
     places = asyncio.Semaphore(1 if one_by_one else AT_ONCE)
 
-    async def one(part: Part, reader: CompletionReader) -> dict[str, Any]:
+    async def one(part: Part, reader: CompletionReader) -> tuple[dict[str, Any], int]:
+        """The answer, and its bytes."""
         async with places:
             if part is not parts[0]:
                 _count(request.caller)
@@ -49,9 +50,8 @@ async def create(request: Request) -> ASGIApp:
             posted = route.post("completions", part.fields, "completions", request.caller, asked=wanted.model)
             async with posted as answer:
                 payload = await answer.whole()
-                if len(payload) > LARGE:
-                    return await in_thread_if_large(len(payload), partial(reader.read, whole=True), payload)
-                return reader.read(payload, whole=True)
+                read = partial(reader.read, whole=True)
+                return await in_thread_if_large(len(payload), read, payload), len(payload)
 
     readers = [CompletionReader(part, wanted.known.logprobs, route.model.name) for part in parts]
     try:
@@ -62,11 +62,14 @@ async def create(request: Request) -> ASGIApp:
         if refusals is None or bugs is not None:
             raise
         raise refusals.exceptions[0] from None
-    first, *others = [task.result() for task in tasks]
-    for other in others:
-        first["choices"] += other["choices"]
-    first["usage"] = summed((part, reader.usage) for part, reader in zip(parts, readers, strict=True))
-    return JSON(first if wanted.tier is None else {**first, "service_tier": wanted.tier})
+    usage = summed((part, reader.usage) for part, reader in zip(parts, readers, strict=True))
+
+    def made() -> JSON:
+        choices = [choice for task in tasks for choice in task.result()[0]["choices"]]
+        answer = {**tasks[0].result()[0], "choices": choices, "usage": usage}
+        return JSON(answer if wanted.tier is None else {**answer, "service_tier": wanted.tier})
+
+    return await in_thread_if_large(sum(task.result()[1] for task in tasks), made)
 
 
 def _count(caller: Caller) -> None:

@@ -337,7 +337,8 @@ class ResponseInProgress:
             return ()
         with await self._gateway.chat(self.chat) as run:
             self.open_events()
-            self.encoder.feed(pieces(await run.whole()))
+            payload = await run.whole()
+            await in_thread_if_large(len(payload), lambda: self.encoder.feed(pieces(payload)))
         headers = extra_headers(run)
         del run
         self.encoder.close()

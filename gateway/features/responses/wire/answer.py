@@ -7,10 +7,13 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from msgspec import Raw
+
 from gateway.errors import GatewayError, ProviderInvalidResponse
 from gateway.features.responses.wire.custom import InputReader
 from gateway.features.responses.wire.errors import error_object
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, seal
+from gateway.wire.chat import encode
 from gateway.wire.pieces import CallArguments, CallStart, Citation, End, Piece, ReasoningPiece, TextPiece, UsagePiece
 
 Event = dict[str, Any]
@@ -308,7 +311,8 @@ class _OpenText(_Open):
         self.kind = kind
         self.prefix = "rs" if kind == "reasoning" else "msg"
         self._texts: list[str] = []
-        self._logprobs: list[Any] = []
+        self._logprobs: list[bytes] = []
+        """In JSON, without brackets: they are many, each event at the end has all, and they are objects but once."""
         self._annotations: list[Item] = []
         self._visible = kind == "message"
         self._type, self._field = PARTS[kind]
@@ -320,8 +324,11 @@ class _OpenText(_Open):
 
     def delta(self, text: str, logprobs: list[Any]) -> list[Event]:
         self._texts.append(text)
-        self._logprobs += logprobs
-        more = {"logprobs": logprobs} if self._visible else {}
+        more: dict[str, Any] = {"logprobs": []} if self._visible else {}
+        if self._visible and logprobs:
+            json = encode(logprobs)
+            self._logprobs.append(json[1:-1])
+            more["logprobs"] = Raw(json)
         return [self.event(f"response.{self._type}.delta", content_index=0, delta=text, **more)]
 
     def cited(self, citation: Citation) -> Event:
@@ -334,7 +341,7 @@ class _OpenText(_Open):
     def finish(self, status: str) -> list[Event]:
         part = self._part()
         self.item["content"] = [part]
-        more = {"logprobs": self._logprobs} if self._visible else {}
+        more = {"logprobs": part["logprobs"]} if self._visible else {}
         return [
             self.event(f"response.{self._type}.done", content_index=0, **{self._field: part[self._field]}, **more),
             self.event("response.content_part.done", content_index=0, part=part),
@@ -348,8 +355,10 @@ class _OpenText(_Open):
 
     def _part(self) -> Item:
         part = {"type": self._type, self._field: "".join(self._texts)}
-        more = {"annotations": [*self._annotations], "logprobs": [*self._logprobs]}
-        return {**part, **more} if self._visible else part
+        if not self._visible:
+            return part
+        logprobs = Raw(b"[%b]" % b",".join(self._logprobs)) if self._logprobs else []
+        return {**part, "annotations": [*self._annotations], "logprobs": logprobs}
 
 
 class _OpenReasoning(_OpenText):
