@@ -94,15 +94,31 @@ def test_what_can_be_begun(client: httpx.Client) -> None:
     assert client.get("/-/jobs").json() == {"jobs": []}
 
 
+def wait_for(source: Source, line: str) -> None:
+    """Until the source has been asked for it."""
+    end = time.monotonic() + PATIENCE
+    while line not in " ".join(source.asked):
+        assert time.monotonic() < end, source.asked
+        time.sleep(0.02)
+
+
 def test_a_download_is_stopped(client: httpx.Client, source: Source, folder: Path) -> None:
+    """Though its source sends nothing: another one may begin at once, also after a client has left."""
+    other = {"model": "mine", "stream": False}
     source.hold.clear()
     job = begin(client, kind="download", model=SOURCE)
+    wait_for(source, "/tiny.gguf")
     assert client.delete(f"/-/jobs/{job['id']}").json()["state"] == "stopped"
-    source.hold.set()
-    free_by = time.monotonic() + PATIENCE
-    while client.post("/api/pull", json={"model": "mine", "stream": False}).status_code == 429:
-        assert time.monotonic() < free_by
+    assert client.post("/api/pull", json=other).status_code == 200
+    source.asked.clear()
+    with client.stream("POST", "/api/pull", json={"model": SOURCE.replace("hf:", "hf.co/")}):
+        wait_for(source, "/tiny.gguf")
+    end = time.monotonic() + PATIENCE
+    while client.post("/api/pull", json=other).status_code == 429:
+        assert time.monotonic() < end
         time.sleep(0.02)
+    assert len([line for line in source.asked if "/tiny.gguf" in line]) == 1, "it waited until the source seemed dead"
+    source.hold.set()
     assert client.delete("/-/jobs/nothing").status_code == 404
     assert "tiny" not in load(folder / "config.yaml", {}).models
 

@@ -30,6 +30,7 @@ from gateway.errors import (
 from gateway.features.models.inventory import add
 from gateway.features.models.inventory.remove import remove
 from gateway.features.models.pull import pull as fetch
+from gateway.features.models.pull.stopping import Stop, Stopped, stop
 from gateway.features.ollama.wire.answer import error_object
 from gateway.features.ollama.wire.request import Named, plain_name
 from gateway.features.operations.endpoints import reloader_of
@@ -130,10 +131,6 @@ class Pulls:
             await self._work.stop()
 
 
-class Stopped(Exception):
-    """The client left: the pull ends, and its part stays for the next one."""
-
-
 class Work:
     """One pull, in a thread of its own.
 
@@ -148,7 +145,7 @@ class Work:
         """The name in config.yaml of what was fetched, once it is."""
         self._config = config
         self._news: dict[str, dict[str, Any]] = {}
-        self._stopped = False
+        self._stop = Stop()
         self._loop = asyncio.get_running_loop()
         self._changed = asyncio.Event()
         self._thread: asyncio.Future[None] = self._loop.create_future()
@@ -173,14 +170,15 @@ class Work:
                 yield {"status": "writing manifest"}
                 await reloader.reload()
         finally:
-            self._stopped = True
+            self._stop.say()  # the client may have left
 
     async def stop(self) -> None:
-        self._stopped = True
+        self._stop.say()
         await asyncio.wait({self._thread}, timeout=STOP_SECONDS)
 
     def _run(self) -> None:
         error: BaseException | None = None
+        stop.set(self._stop)
         try:
             self._pull()
         except Exception as raised:  # noqa: BLE001 - it goes to who waits for the pull
@@ -217,8 +215,7 @@ class Work:
         self.model = found.name
 
     def _told(self, label: str, done: int, total: int | None) -> None:
-        if self._stopped:
-            raise Stopped
+        self._stop.check()
         digest = f"sha256:{sha256(label.encode()).hexdigest()}"
         line = {"status": f"pulling {label}", "digest": digest, "total": total or done, "completed": done}
         self._loop.call_soon_threadsafe(self._keep, label, line)

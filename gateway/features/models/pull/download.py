@@ -13,6 +13,7 @@ import httpx
 from gateway.errors import Backoff, GatewayError, ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.models.pull.files import check_space, cleared_if_full, digest, wrong_hash
 from gateway.features.models.pull.progress import Progress
+from gateway.features.models.pull.stopping import HOOKS
 
 TIMEOUT = httpx.Timeout(30, connect=10)
 ATTEMPTS = 3
@@ -28,7 +29,7 @@ def client(environ: Mapping[str, str]) -> httpx.Client:
 
     bundle = environ.get("SSL_CERT_FILE") or environ.get("PIP_CERT") or environ.get("REQUESTS_CA_BUNDLE")
     verify = ssl.create_default_context(cafile=bundle) if bundle and Path(bundle).is_file() else True
-    return httpx.Client(timeout=TIMEOUT, follow_redirects=True, verify=verify)
+    return httpx.Client(timeout=TIMEOUT, follow_redirects=True, verify=verify, event_hooks=HOOKS)
 
 
 def download(http: httpx.Client, url: str, part: Path, sha256: str | None, label: str, progress: Progress) -> None:

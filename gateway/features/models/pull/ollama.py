@@ -11,6 +11,7 @@ from gateway.config import Model, PullSource
 from gateway.errors import ProviderInvalidModel, ProviderInvalidResponse, ProviderUnavailable
 from gateway.features.models.places import urls
 from gateway.features.models.pull.progress import Progress
+from gateway.features.models.pull.stopping import HOOKS
 
 SILENCE = 600.0
 """Seconds without a line: Ollama sends nothing while it verifies tens of gigabytes."""
@@ -25,10 +26,11 @@ def fetch(model: Model, source: PullSource, progress: Progress) -> None:
 def _fetch(base: str, uds: Path | None, source: PullSource, progress: Progress) -> None:
     transport = httpx.HTTPTransport(uds=str(uds)) if uds is not None else None
     where = str(uds or base)
+    timeout = httpx.Timeout(SILENCE, connect=5)
     done = False
     try:
         with (
-            httpx.Client(transport=transport, timeout=httpx.Timeout(SILENCE, connect=5), trust_env=False) as http,
+            httpx.Client(transport=transport, timeout=timeout, trust_env=False, event_hooks=HOOKS) as http,
             http.stream("POST", f"{base}/api/pull", json={"model": source.name, "stream": True}) as response,
         ):
             if response.is_error:
