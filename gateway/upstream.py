@@ -204,7 +204,7 @@ class _Connection(asyncio.Protocol):
 
     def abort(self) -> None:
         self.response = None
-        self.upstream._forget(self)
+        self.upstream._forget(self, broken=not self.single)
         self.transport.abort()
 
     def abort_if_serving(self, response: Response) -> None:
@@ -331,7 +331,7 @@ class _Connection(asyncio.Protocol):
         if self.single:
             self.abort()
         elif not self._parser.should_keep_alive() or upstream._closed or len(upstream._idle) >= MAX_IDLE:
-            upstream._forget(self)
+            upstream._forget(self, broken=False)
             self.transport.close()
         else:
             upstream._idle.append(self)
@@ -370,7 +370,8 @@ class Upstream:
         self._host = name if target.port in (0, 443 if target.tls else 80) else f"{name}:{target.port}"
         self._closed = False
         self.partings = 0
-        """Changes whenever no connection is left: another server may have taken the address by the next one."""
+        """Changes whenever the last connection breaks, in an answer or idle: another server may have taken the address
+        by the next one."""
 
     def head(self, method: str, path: str, headers: list[tuple[str, str]]) -> bytes:
         """Builds the constant part of a request's head. Raises ValueError if a value contains a line break."""
@@ -483,9 +484,11 @@ class Upstream:
             raise NotConnected(f"nothing answers at {target}: the connection reached itself")
         return connection
 
-    def _forget(self, connection: _Connection) -> None:
-        self._open.discard(connection)
-        self.partings += not self._open
+    def _forget(self, connection: _Connection, *, broken: bool = True) -> None:
+        """broken: not closed because an answer is complete."""
+        if connection in self._open:
+            self._open.remove(connection)
+            self.partings += broken and not self._open
         if connection in self._idle:
             self._idle.remove(connection)
 

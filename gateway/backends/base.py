@@ -23,6 +23,7 @@ from gateway.wire.control_tokens import ControlTokens
 from gateway.wire.engine import Decided, Fixup, Notation, RawText
 
 if TYPE_CHECKING:
+    from gateway.backends.told import Told
     from gateway.prompts.live import LivePrompts
     from gateway.prompts.protocols import Placing, PromptPlace, SlotServer
     from gateway.prompts.told import ToldTurn
@@ -300,6 +301,9 @@ class Backend:
     separates = False
     """Whether the engine reuses an owner's prompts for that owner alone; see `gateway.wire.chat.Caller`. If it doesn't,
     and several owners ask it, nobody is told what it reuses."""
+
+    told: Told | None = None
+    """What its server says of its model, if that isn't ours and says something."""
 
     replays = 0
     """How often a request whose server goes away is sent again, if its client has nothing yet: other servers answer."""

@@ -104,7 +104,7 @@ class LlamaCppBackend(OpenAIBackend):
         self._tokenize_head = self.post_head("/tokenize")
         self._completion_head = self.post_head("/v1/completions")
         self._tokens_head = self.post_head("/completion")
-        self._told = Told(self.upstream, partial(_props, self))
+        self.told: Told = Told(self.upstream, partial(_props, self))
         self._templates = True
         self._marks: dict[str, list[int]] = {}
         self._control: ControlTokens | None = None
@@ -119,7 +119,7 @@ class LlamaCppBackend(OpenAIBackend):
         self.ask_for_places(prompts)
 
     def ask_for_places(self, places: Placing) -> None:
-        self._slots, self._places = LlamaCppSlots(self, self._told.said), places
+        self._slots, self._places = LlamaCppSlots(self, self.told.said), places
 
     def kept_prompts(self) -> tuple[LivePrompts, LlamaCppSlots] | None:
         return (self._prompts, self._slots) if self._prompts is not None and self._slots is not None else None
@@ -374,7 +374,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def _window(self) -> int | None:
         """A slot's context window in tokens; None if the server doesn't report it."""
-        settings = (await self._told.said()).get("default_generation_settings")
+        settings = (await self.told.said()).get("default_generation_settings")
         window = settings.get("n_ctx") if isinstance(settings, dict) else None
         return window if isinstance(window, int) and window > 0 else None
 
@@ -395,7 +395,7 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def forward(self, sent: Forward) -> Forwarded:
         fields: dict[str, Raw] | None = None
-        if isinstance(sent.body, bytes) and sent.body:
+        if isinstance(sent.body, bytes) and sent.kind == "application/json":
             fields = msgspec.json.decode(sent.body, type=dict[str, Raw])
             if "messages" in fields:
                 messages.edit(fields, messages.media_is_data)
@@ -557,11 +557,11 @@ class LlamaCppBackend(OpenAIBackend):
 
     async def takes_tools(self) -> bool:
         """True for a server without /props, such as a router of several models."""
-        return _supports(await self._told.said(), "supports_tools", "tools")
+        return _supports(await self.told.said(), "supports_tools", "tools")
 
     async def keeps_calls(self) -> bool:
         """True for a server without /props."""
-        return _supports(await self._told.said(), "supports_tool_calls", "tool_calls")
+        return _supports(await self.told.said(), "supports_tool_calls", "tool_calls")
 
     async def progress(self) -> Hashable | None:
         """A value that changes with each step of any answer; None from a server without /slots.
@@ -581,7 +581,7 @@ class LlamaCppBackend(OpenAIBackend):
         """Prefers the local weights, which hold more than /props."""
         if (known := await super().about()) != UNKNOWN:
             return known
-        props = await self._told.said()
+        props = await self.told.said()
         if not props:
             return UNKNOWN
         template, modalities = str(props.get("chat_template", "")), props.get("modalities")
@@ -589,7 +589,7 @@ class LlamaCppBackend(OpenAIBackend):
         return About(template, source="/props", sees=sees)
 
     async def met_another(self) -> bool:
-        if another := await self._told.changed():
+        if another := await self.told.changed():
             self._control, self._marks, self._templates, self._slots, self._places = None, {}, True, None, None
         return another
 
@@ -628,8 +628,8 @@ class LlamaCppBackend(OpenAIBackend):
 async def _props(backend: OpenAIBackend) -> dict[str, Any]:
     """The answer of /props; {} if the server has none. Raises the error of a server that still loads."""
     status, body = await backend.get("/props")
-    if status == 503:
-        raise backend.fault(status, body)
+    if status == 503 and isinstance(error := backend.fault(status, body), ProviderModelNotLoaded):
+        raise error
     return json_object(body) if status == 200 else {}
 
 

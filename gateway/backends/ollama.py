@@ -190,7 +190,7 @@ class OllamaBackend(OpenAIBackend):
             self.upstream.head("POST", f"{self.address.prefix}/api/{call}", [*self._auth, kind])
             for call in ("show", "generate", "embed")
         )
-        self._told = Told(self.upstream, self._ask_model)
+        self.told: Told = Told(self.upstream, self._ask_model)
         self._control: ControlTokens | None = None
         self._version: tuple[int, ...] | None = None
         given = {option: getattr(model.engine, key) for key, option in OLLAMA_OPTIONS.items()}
@@ -318,16 +318,16 @@ class OllamaBackend(OpenAIBackend):
 
     async def takes_tools(self) -> bool:
         # Before 0.6.4 Ollama reports only the template, no capabilities.
-        return await self._able("tools", otherwise=".Tools" in _template(await self._told.said()))
+        return await self._able("tools", otherwise=".Tools" in _template(await self.told.said()))
 
     async def _able(self, capability: str, *, otherwise: bool = True) -> bool:
         """Whether the model has a capability. otherwise: the answer if Ollama doesn't report any."""
-        capabilities = (await self._told.said()).get("capabilities")
+        capabilities = (await self.told.said()).get("capabilities")
         return capability in capabilities if isinstance(capabilities, list) else otherwise
 
     async def keeps_calls(self) -> bool:
         """If the template mentions neither, the model uses a renderer built into Ollama, which shows calls."""
-        template = _template(await self._told.said())
+        template = _template(await self.told.said())
         return ".ToolCalls" in template or ".Tools" not in template
 
     async def control_tokens(self) -> ControlTokens:
@@ -337,7 +337,7 @@ class OllamaBackend(OpenAIBackend):
         return self._control
 
     async def about(self) -> About:
-        shown = await self._told.said()
+        shown = await self.told.said()
         info = shown.get("model_info")
         architecture = info.get("general.architecture", "") if isinstance(info, dict) else ""
         able = shown.get("capabilities")
@@ -345,7 +345,7 @@ class OllamaBackend(OpenAIBackend):
         return About(_template(shown), architecture, (), "/api/show", *told)
 
     async def met_another(self) -> bool:
-        if another := await self._told.changed():
+        if another := await self.told.changed():
             self._control = None
         return another
 

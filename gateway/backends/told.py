@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from gateway.errors import GatewayError
 from gateway.upstream import Upstream
 
 TELLING = (
@@ -29,15 +30,18 @@ class Told:
             await self._ask_again()
         return self._said
 
-    async def changed(self) -> bool:
-        """Whether the server says that it has another model than before. Asks only if no connection stood meanwhile.
+    @property
+    def is_old(self) -> bool:
+        """Whether no connection stood since the server was asked: another one may have taken its address."""
+        return self._partings != self._upstream.partings and bool(self._said)
 
-        Raises what `ask` raises.
-        """
+    async def changed(self) -> bool:
+        """Whether the server says that it has another model than before; not if it doesn't answer."""
         before = self._said
-        if not before or self._partings == self._upstream.partings:
+        try:
+            await self._ask_again()
+        except GatewayError:
             return False
-        await self._ask_again()
         return any(before.get(name) != self._said.get(name) for name in TELLING)
 
     async def _ask_again(self) -> None:

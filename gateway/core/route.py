@@ -163,7 +163,8 @@ class Route:
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         """backend: None for that of an external server without requests so far."""
         backend = backend or await self.server.backend()
-        if self.engine is None and await backend.met_another():
+        told = backend.told
+        if told is not None and self.engine is None and told.is_old and await backend.met_another():
             self.sender.forget()
         return await self.sender.send(request, backend)
 
@@ -210,8 +211,12 @@ class Route:
         if (meter := caller.meter) is not None:
             usage = usage or run.guessed_usage()
             meter.spend(usage, now)
-        told = usage, contents.chunks, mended, recording, request.api, caller
-        self._log((self.model.name, request.stream, run.outcome, run.began, now, run.first, *told))
+        # fmt: off
+        self._log((
+            self.model.name, request.stream, run.outcome, run.began, now, run.first,
+            usage, contents.chunks, mended, recording, request.api, caller,
+        ))
+        # fmt: on
 
     def _log(self, row: Row) -> None:
         rows = self._request_log.rows

@@ -127,7 +127,9 @@ class Sender:
 
     def as_seen_by(self, reply: Reply, backend: Backend, caller: Caller) -> Reply:
         """The reply as its caller may see it."""
-        return reply if not self.is_shared(caller) or backend.separates else Quiet(reply)
+        if caller.owner:
+            self._several_owners = True
+        return Quiet(reply) if self._several_owners and not backend.separates else reply
 
     def is_shared(self, caller: Caller) -> bool:
         """Whether the server of the model may have read the prompts of several owners, this caller's among them."""
