@@ -119,6 +119,10 @@ class GatewayError(Exception):
         return told
 
 
+KEY_NEEDED = "a valid API key is needed: send it as 'Authorization: Bearer KEY'"
+"""The gateway's own refusal of a caller, unlike a server's refusal of the gateway."""
+
+
 class ProviderAuthentication(GatewayError):
     category = "provider_authentication"
     default_status = 401

@@ -14,8 +14,8 @@ from gateway.config.address import is_loopback
 from gateway.config.loader import NoConfig
 from gateway.errors import (
     CATEGORIES,
+    KEY_NEEDED,
     GatewayError,
-    ProviderAuthentication,
     ProviderInvalidRequest,
     ProviderInvalidResponse,
     ProviderUnavailable,
@@ -147,7 +147,7 @@ def refusal(problem: object, otherwise: str) -> GatewayError:
     known: dict[Any, type[GatewayError]] = {**CATEGORIES}
     made = known.get(str(problem.get("category")), ProviderInvalidResponse)
     message = str(problem.get("message", otherwise))
-    if problem.get("code") == ProviderAuthentication.default_code:
+    if message == KEY_NEEDED:
         message += "; ctxgate's commands send the first of server.api_keys, else CTXGATE_KEY"
     return made(message, code=problem.get("code"))
 

@@ -18,7 +18,7 @@ from typing import Annotated, Literal, get_args
 import msgspec
 from msgspec import Meta, Struct
 
-from gateway.errors import ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
+from gateway.errors import KEY_NEEDED, ProviderAuthentication, ProviderInvalidRequest, ProviderUnavailable
 from gateway.server.principal import Principal
 from gateway.wire.limits import Limits
 
@@ -241,7 +241,7 @@ class Keyring:
             if found is not None:
                 self._last = key, found
                 return found
-        raise ProviderAuthentication("a valid API key is needed: send it as 'Authorization: Bearer KEY'")
+        raise ProviderAuthentication(KEY_NEEDED)
 
     def _find(self, digest: bytes) -> Principal | None:
         """Compares every key in full, so that the time taken reveals nothing."""

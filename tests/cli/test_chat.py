@@ -118,6 +118,14 @@ def test_an_engine_that_refuses(tmp_path: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_server_that_refuses_the_model_s_key(tmp_path: Path) -> None:
+    """The key that the command sends to the gateway has nothing to do with it."""
+    with source_serving(Source(statuses={"/v1/chat/completions": 401})) as source:
+        upstream(tmp_path, source)
+        done = ctxgate("chat", cwd=tmp_path, stdin="x\n")
+    assert (done.returncode, "answered 401" in done.stderr, "CTXGATE_KEY" in done.stderr) == (13, True, False), done
+
+
 def test_no_engine(tmp_path: Path) -> None:
     with source_serving(Source()) as gone:
         pass
