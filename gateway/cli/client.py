@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from gateway.cli.running import located
-from gateway.config import ConfigError, Problem, Server, find, load
+from gateway.config import ConfigError, Problem, Server, find
 from gateway.config.address import is_loopback
-from gateway.config.loader import NoConfig
+from gateway.config.loader import server_of
+from gateway.config.problems import Unreadable
 from gateway.errors import (
     CATEGORIES,
     KEY_NEEDED,
@@ -67,9 +68,7 @@ def trust_at(url: str, config: Path | None) -> ssl.SSLContext | bool:
 
     Raises ProviderInvalidRequest if that certificate can't be read.
     """
-    if urlsplit(url).scheme != "https":
-        return True
-    server = configured(config)
+    server = configured(config, needed=False)
     return trust(server) if _is_own(url, server) else True
 
 
@@ -96,7 +95,7 @@ class RunningGateway:
         """Of this configuration, wherever it listens. find: if there is none, take any that this user runs."""
         import httpx
 
-        server = configured(config)
+        server = configured(config, needed=url is None)
         if url is None:
             server = located(server, config, port=port, others=find and config is None)
         self.url: str = url or address(server)
@@ -116,9 +115,8 @@ class RunningGateway:
         import httpx
 
         try:
-            response = self._client.request(
-                method, path, content=body, timeout=httpx.Timeout(ANSWER_SECONDS, read=seconds)
-            )
+            bounds = httpx.Timeout(ANSWER_SECONDS, read=seconds)
+            response = self._client.request(method, path, content=body, timeout=bounds)
         except (httpx.HTTPError, UnicodeError) as error:  # UnicodeError: no host is called so
             raise ProviderUnavailable(f"no gateway answers at {self.url} ({error}); start it: ctxgate serve") from None
         try:
@@ -176,15 +174,14 @@ def foreign(status: Any, file: Path) -> str | None:
     return None
 
 
-def configured(config: Path | None) -> Server:
-    """Reads `server` even from a file with mistakes: the gateway then still runs with an earlier version of it."""
-    try:
-        path = config if config is not None else find()
-    except NoConfig:
-        return Server()
-    try:
-        return load(path).server
-    except ConfigError:
-        from gateway.config.loader import server_of
+def configured(config: Path | None, *, needed: bool = True) -> Server:
+    """Reads `server` even from a file with mistakes: the gateway then still runs with an earlier version of it.
 
-        return server_of(path, os.environ)
+    The default if there is none, or mistakes hide it. Raises Unreadable for a file that is `needed` and can't be read.
+    """
+    try:
+        return server_of(config if config is not None else find(), os.environ)
+    except ConfigError as error:
+        if needed and isinstance(error, Unreadable):
+            raise
+        return Server()

@@ -54,8 +54,7 @@ def signature(file: Path) -> tuple[int, int, int] | None:
 
 
 def server_of(path: Path, environ: Mapping[str, str]) -> Server:
-    """Where the gateway listens according to the file, even if it has mistakes. Raises ConfigError if it can't be read
-    at all."""
+    """Where the gateway listens according to the file, even if it has mistakes. Raises what `_read` raises."""
     config, _ = _read(path, environ, None)
     return config.server if config is not None else Server()
 

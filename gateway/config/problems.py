@@ -31,6 +31,10 @@ class ConfigError(Exception):
         self.problems = problems
 
 
+class Unreadable(ConfigError):
+    """The file is missing, isn't a plain one, or may not be read."""
+
+
 class BadValue(ValueError):
     """`str(error)` is the problem, `cure` what to do; neither contains the value, which may be a secret."""
 

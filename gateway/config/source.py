@@ -18,7 +18,7 @@ import yaml
 from yaml.constructor import SafeConstructor
 from yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
-from gateway.config.problems import ConfigError, Problem
+from gateway.config.problems import ConfigError, Problem, Unreadable
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 """Keys and list indices from the top of the file."""
@@ -148,10 +148,10 @@ def _text(file: Path) -> str:
         # Nobody may ever write to a pipe, and to open one would wait for it.
         with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK), "rb") as stream:
             if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
-                raise ConfigError((Problem("isn't a plain file", "", file),))
+                raise Unreadable((Problem("isn't a plain file", "", file),))
             raw = stream.read(MAX_BYTES + 1)
     except OSError as error:
-        raise ConfigError((Problem(f"can't be read: {error.strerror}", "", file),)) from error
+        raise Unreadable((Problem(f"can't be read: {error.strerror}", "", file),)) from error
     if len(raw) > MAX_BYTES:
         raise ConfigError((Problem(f"is longer than {MAX_BYTES} bytes", "", file),))
     try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.commands import answering, config, ctxgate, serving
+from tests.cli.named import gateway
 from tests.ports import free_port
 
 
@@ -78,3 +79,21 @@ def test_a_configuration_with_mistakes_still_says_where_its_gateway_is(tmp_path:
     port = free_port()
     config(tmp_path, f"active_model: nobody\nmodels: {{e: {{runtime: echo}}}}\nserver: {{port: {port}}}\n")
     assert f"no gateway answers at http://127.0.0.1:{port}" in ctxgate("plan", cwd=tmp_path).stderr
+
+
+@pytest.mark.parametrize("mistake", [b"oops: [", b"\xff", b"\n- a list", b"a: &a [*a]", b"#" * 1_100_000])
+def test_a_file_that_is_no_configuration_hides_no_running_gateway(mistake: bytes, tmp_path: Path) -> None:
+    with gateway(tmp_path) as url:
+        file = tmp_path / "_models" / "config.yaml"
+        with file.open("ab") as stream:
+            stream.write(mistake)
+        for words in (("status", "--once"), ("status", "--once", "--url", url.removesuffix("/v1"))):
+            done = ctxgate(*words, cwd=tmp_path)
+            assert (done.returncode, "mine" in done.stdout) == (0, True), done.stderr
+
+
+def test_an_address_needs_no_configuration(tmp_path: Path) -> None:
+    with gateway(tmp_path) as url:
+        for name in ("missing.yaml", "_models"):
+            done = ctxgate("status", "--once", "--config", name, "--url", url.removesuffix("/v1"), cwd=tmp_path)
+            assert (done.returncode, "mine" in done.stdout) == (0, True), done.stderr
