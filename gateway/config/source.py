@@ -33,6 +33,7 @@ MAX_DEPTH = 16
 MAX_NODES = 50_000
 """Aliases are expanded, so a small text can describe a huge value."""
 TOO_OFTEN = "nested or repeated too often"
+UNFILLED = "of a file that is sent, only variables that the gateway's own has in the same text at the same place are"
 
 
 class _TooDeep(Exception):
@@ -77,6 +78,8 @@ class Document:
     """The values of the variables in each scalar that names some."""
     trusted: Mapping[KeyPath, str] | None = None
     """The scalars whose variables are filled in; None: all. In others stays what is written, or the default."""
+    unfilled: dict[KeyPath, str] = field(default_factory=dict)
+    """One variable of each scalar that names some, isn't trusted and has no default."""
     values: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     keys: dict[KeyPath, tuple[int, int]] = field(default_factory=dict)
     renamed: dict[KeyPath, str] = field(default_factory=dict)
@@ -92,6 +95,8 @@ class Document:
         return self.keys[path] if key and path in self.keys else self.values.get(path, (1, 1))
 
     def at(self, path: KeyPath, message: str, cure: str = "", *, key: bool = False) -> Problem:
+        if path in self.unfilled and not key:
+            message, cure = f"{self.unfilled[path]} isn't filled in", UNFILLED
         line, column = self.place(path, key=key)
         return Problem(message, cure, self.file, line, column)
 
@@ -107,7 +112,7 @@ class Document:
         mapping.clear()
         mapping.update((new if k == old else k, v) for k, v in items)
         before, after = (*place, old), (*place, new)
-        tables: tuple[dict[KeyPath, Any], ...] = (self.written, self.filled, self.values, self.keys)
+        tables: tuple[dict[KeyPath, Any], ...] = (self.written, self.filled, self.unfilled, self.values, self.keys)
         for table in tables:
             for path in [path for path in table if path[: len(before)] == before]:
                 table[after + path[len(before) :]] = table.pop(path)
@@ -295,13 +300,13 @@ class _Reader(SafeConstructor):
 
         def fill(match: re.Match[str]) -> str:
             name, default = match.groups()
-            if not trusted:
-                return str(match[0]) if default is None else default
-            if value := self.environ.get(name):
+            if trusted and (value := self.environ.get(name)):
                 self.document.filled[path] = (*self.document.filled.get(path, ()), value)
                 return value
             if default is not None:
                 return default
+            if not trusted:
+                return self.document.unfilled.setdefault(path, match[0])
             if name not in self.environ:
                 self.document.problem(
                     path, f"the environment variable {name} isn't set", f"set it, or write ${{{name}:-default}}"

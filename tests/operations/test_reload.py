@@ -178,6 +178,27 @@ def test_a_text_reads_no_variables(tmp_path: Path) -> None:
         assert "${OWN}" in cured.text
 
 
+def test_a_plan_says_why_a_variable_is_not_filled_in(tmp_path: Path) -> None:
+    """Instead of what follows from it: the same file may be right where it is checked with the environment."""
+    values = {
+        "base_url": "${URL}", "context_window": "${NUMBER}", "temperature": "0.${NUMBER}", "role": "${NAME}",
+        "tool_call_format": "${NAME}", "fallbacks": ["${NAME}"], "ca_file": "${NAME}", "max_tokens": "${A}${B}",
+    }  # fmt: skip
+    environ = {"URL": "http://127.0.0.1:9", "NUMBER": "4096"}
+    with gateway(tmp_path, ECHO, **environ) as running:
+        for key, value in values.items():
+            model = {"runtime": "openai", "base_url": "http://127.0.0.1:9", key: value}
+            said = running.http.post("/-/plan", content=f"{ECHO}  b: {json.dumps(model)}\n")
+            if said.status_code == 200:
+                continue
+            problems = said.json()["error"]["problems"]
+            assert [each["message"].endswith("} isn't filled in") for each in problems] == [True], (key, problems)
+            assert "same place" in problems[0]["cure"]
+        checked = f"{ECHO}  b: {{runtime: openai, base_url: '${{URL}}', context_window: '${{NUMBER}}'}}\n"
+        problems = running.http.post("/-/plan", content=checked).json()["error"]["problems"]
+        assert [each["message"] for each in problems] == ["${URL} isn't filled in", "${NUMBER} isn't filled in"]
+
+
 async def test_a_plan_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     config = load(written(tmp_path, ECHO))
     with serve(build(config, lambda text: config), lifespan="on", http=FAST) as url:
