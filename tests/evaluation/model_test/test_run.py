@@ -439,6 +439,20 @@ def test_other_commands_find_it_by_that_name_too(tmp_path: Path, capsys: Capture
     assert main(["compare", "--html", str(tmp_path / "x.html"), "qwen3:4b", out, *kept]) == 0
 
 
+@pytest.mark.parametrize("name", ["qwen", "./qwen", "../here/qwen", "{}/qwen"])
+def test_a_path_that_exists_is_no_saved_name(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a run would be compared with the baseline itself, and never be worse."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    run = ["run", "--suite", "smoke", "--quiet", "--no-png", "--no-html", "--baselines", "kept"]
+    assert main([*run, "--fake", "oracle", "--out", "good", "--save-baseline", "qwen"]) == 0
+    assert main([*run, "--fake", "never", "--out", "qwen", "--baseline", "none"]) == 1
+    shown, kept = name.format(here), str(here / "kept" / "qwen.json")
+    assert main(["compare", kept, shown, "--baselines", "kept"]) == 1
+    assert main(["compare", shown, kept, "--baselines", "kept"]) == 0
+
+
 def test_foreign_files_beside_the_baselines_are_passed_over(tmp_path: Path, capsys: Capture) -> None:
     kept = tmp_path / "kept"
     kept.mkdir()

@@ -317,9 +317,9 @@ def _kept(args: Options) -> list[Json]:
 
 
 def _place(folder: Path, name: str | Path) -> Path:
-    """Of the baseline that is saved by this name, else what the path names."""
+    """What the path names if that exists, else the baseline that is saved by this name."""
     named = folder / f"{_filename(str(name))}.json"
-    return named if named.is_file() else Path(name)
+    return Path(name) if Path(name).exists() or not named.is_file() else named
 
 
 def _saved(folder: Path) -> Iterator[tuple[Path, Json]]:
