@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha1
 
 import pytest
 
@@ -25,7 +26,7 @@ def hub(
     """A repository with those GGUF files, all of one content. gguf: what the hub read in their heads."""
     lfs = {"oid": promised or sha256(content), "size": len(content), "pointerSize": 130}
     weights = [{"type": "file", "path": name, "size": len(content), "oid": "0" * 40, "lfs": lfs} for name in names]
-    settings = {"type": "file", "path": "config.json", "size": 2, "oid": "1" * 40}
+    settings = {"type": "file", "path": "config.json", "size": 2, "oid": sha1(b"blob 2\0{}").hexdigest()}
     entries = [*weights, settings]
     info = {"id": REPO, "modelId": REPO, "sha": COMMIT, "siblings": [{"rfilename": each["path"]} for each in entries]}
     api = f"/api/models/{REPO}"

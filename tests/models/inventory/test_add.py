@@ -267,6 +267,40 @@ def test_what_is_there_already_does_not_become_the_model(name: str, config: Path
     assert left(config) == [mine.partition("/")[0]]
 
 
+NAMES = [("model.safetensors",), ("model.safetensors", "more/model.safetensors")]
+
+
+@pytest.mark.parametrize("names", NAMES)
+def test_what_an_earlier_add_has_fetched_is_taken(names: tuple[str, ...], config: Path) -> None:
+    """An entry that couldn't be written, or was removed, leaves the weights."""
+    with serving(hub(b"x" * 1000, names=names)) as source:
+        assert ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source).returncode == 0
+        assert ctxgate(config, "remove", "tiny").returncode == 0
+        source.asked.clear()
+        again = ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+        assert again.returncode == 0, again.stderr
+        assert not [asked for asked in source.asked if f"{names[0]}" in asked]
+        pull = load(config, {}).models["tiny"].pull
+        assert pull is not None
+        assert (pull.name, pull.version) == (REPO, COMMIT)
+        assert ctxgate(config, "remove", "tiny").returncode == 0
+        mine = config.parent / "Tiny-GGUF" / names[0]
+        mine.write_bytes(b"y" * 1000)
+        assert "is there already" in ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source).stderr
+        mine.write_bytes(b"x" * 1000)
+        (mine.parent / "thesis.txt").symlink_to("nowhere")
+        assert "is there already" in ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source).stderr
+
+
+def test_parts_that_arrived_are_taken(config: Path, weights: bytes) -> None:
+    names = ("a-00001-of-00002.gguf", "a-00002-of-00002.gguf")
+    (config.parent / names[1]).write_bytes(weights)
+    with serving(hub(weights, names=names)) as source:
+        ctxgate(config, "add", f"hf:{REPO}", "--no-smoke", hub=source)
+    assert [asked for asked in source.asked if "/resolve/" in asked and names[0] in asked]
+    assert not [asked for asked in source.asked if "/resolve/" in asked and names[1] in asked]
+
+
 def test_a_link_to_nothing_is_not_replaced(config: Path) -> None:
     (config.parent / "Tiny-GGUF").symlink_to("nowhere")
     with serving(hub(b"x" * 1000, names=("model.safetensors",))) as source:

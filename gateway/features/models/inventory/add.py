@@ -6,9 +6,9 @@ The file doesn't change before the weights are complete and verified.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -27,6 +27,10 @@ from gateway.features.models.inventory.source import FORMS, AtURL, Hub, InOllama
 from gateway.features.models.pull import pull
 from gateway.features.models.pull.hub import places
 from gateway.features.models.pull.progress import Progress
+
+if TYPE_CHECKING:
+    from gateway.features.models.inventory.hub import Found
+    from gateway.features.models.pull.hub import Remote
 
 
 class Addition(Struct, frozen=True):
@@ -217,7 +221,7 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
     place = folder(config) / base
     if any(model.path == place for model in config.models.values()):
         raise ProviderInvalidRequest(f"another model of config.yaml has its weights at {place}")
-    if (taken := _taken(found.file, found.sha256, place)) is not None:
+    if (taken := _taken(found, place)) is not None:
         raise ProviderInvalidRequest(f"{taken} is there already: add that by its path, or move it away first")
     came_from = PullSource(kind="hub", name=found.repo, version=found.commit, file=found.file, sha256=found.sha256)
     shown = _shown_path(config, place)
@@ -229,13 +233,22 @@ def _hub(config: Config, source: Hub, written: str, model_name: str | None) -> A
     )
 
 
-def _taken(file: str | None, sha256: str | None, place: Path) -> Path | None:
-    """What lies where a pull would put its files, and would then pass for them. Of a single one with a hash, the pull
-    finds out whether it is the same."""
-    needed = [place] if file is None else places(file, place)
-    if len(needed) == 1 and sha256 is not None:
+def _taken(found: Found, place: Path) -> Path | None:
+    """What lies where a pull would put its files, and would then pass for them, but is something else: what an earlier
+    one has put there may stay. Of a single file with a hash, the pull finds out whether it is the same."""
+    if found.file is None:
+        return place if os.path.lexists(place) and not _is_copy(found.files, place) else None
+    needed = places(found.file, place)
+    if len(needed) == 1 and found.sha256 is not None:
         return None
-    return next((each for each in needed if os.path.lexists(each)), None)
+    by_name = {PurePosixPath(file.path).name: file for file in found.files}
+    return next((each for each in needed if os.path.lexists(each) and not by_name[each.name].lies_at(each)), None)
+
+
+def _is_copy(files: Sequence[Remote], place: Path) -> bool:
+    """Whether the folder has these files and no other."""
+    there = {str(each.relative_to(place)) for each in place.rglob("*") if each.is_symlink() or not each.is_dir()}
+    return there == {file.path for file in files} and all(file.lies_at(place / file.path) for file in files)
 
 
 def _ollama(config: Config, source: InOllama, written: str, model_name: str | None) -> Addition:

@@ -29,12 +29,14 @@ _PART = re.compile(r"-(\d{5})-of-\d{5}\.gguf$")
 
 
 class Found(Struct, frozen=True):
-    """A model in a repository. file: None for the whole repository. kind: of a model that hears, speaks or draws."""
+    """A model in a repository. file: None for the whole repository. files: what a pull brings. kind: of a model that
+    hears, speaks or draws."""
 
     repo: str
     commit: str
     file: str | None
     sha256: str | None
+    files: tuple[Remote, ...]
     facts: Facts
     kind: Kind | None = None
 
@@ -80,7 +82,7 @@ def identify(source: Hub) -> Found:
             raise ProviderInvalidModel(f"{source.repo} has neither GGUF files nor safetensors")
         if source.quant is not None:
             raise ProviderInvalidModel(f"{source.repo} has no GGUF files to choose {source.quant} from")
-        return Found(source.repo, commit, None, None, _of_folder(source.repo, commit, files))
+        return Found(source.repo, commit, None, None, (*files,), _of_folder(source.repo, commit, files))
 
 
 def offer(source: Hub) -> Offer:
@@ -133,9 +135,10 @@ def _other(path: str) -> bool:
 
 def _media(repo: str, commit: str, choice: MediaChoice, files: Sequence[Remote]) -> Found:
     wanted = {choice.file, f"{choice.file}.json"} if choice.file is not None else {file.path for file in files}
-    size = sum(file.size for file in files if file.path in wanted)
+    its = tuple(file for file in files if file.path in wanted)
+    size = sum(file.size for file in its)
     sha256 = next((file.sha256 for file in files if file.path == choice.file), None)
-    return Found(repo, commit, choice.file, sha256, Facts(size=size, role=choice.kind.role), choice.kind)
+    return Found(repo, commit, choice.file, sha256, its, Facts(size=size, role=choice.kind.role), choice.kind)
 
 
 def _gguf(source: Hub, commit: str, weights: Sequence[Remote]) -> Found:
@@ -157,7 +160,7 @@ def _gguf(source: Hub, commit: str, weights: Sequence[Remote]) -> Found:
         quantization=facts.quantization(file.path),
         context=context if isinstance(context, int) else None,
     )
-    return Found(source.repo, commit, file.path, file.sha256, found)
+    return Found(source.repo, commit, file.path, file.sha256, (*all_parts,), found)
 
 
 def chosen(source: Hub, weights: Sequence[Remote]) -> Remote:

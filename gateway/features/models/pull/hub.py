@@ -25,7 +25,7 @@ from gateway.errors import (
     ProviderUnavailable,
 )
 from gateway.features.models.pull.download import client, download
-from gateway.features.models.pull.files import beside, check_space, cleared_if_full, verified
+from gateway.features.models.pull.files import beside, check_space, cleared_if_full, digest, verified
 from gateway.features.models.pull.progress import Progress
 
 MAIN = "main"
@@ -34,11 +34,22 @@ SPLIT = re.compile(r"-00001-of-(\d{5})\.gguf$")
 
 
 class Remote(NamedTuple):
-    """A file of a repository. sha256: None for small files, of which the hub states none."""
+    """A file of a repository. sha256: None for small files, of which the hub states none. blob: Git's hash of those."""
 
     path: str
     size: int
     sha256: str | None
+    blob: str = ""
+
+    def lies_at(self, place: Path) -> bool:
+        """Whether the file there has its content."""
+        if place.is_symlink() or not place.is_file() or place.stat().st_size != self.size:
+            return False
+        if self.sha256 is not None:
+            return digest(place) == self.sha256
+        return (
+            hashlib.sha1(b"blob %d\0" % self.size + place.read_bytes(), usedforsecurity=False).hexdigest() == self.blob
+        )
 
 
 def fetch(model: Model, source: PullSource, progress: Progress) -> None:
@@ -97,7 +108,7 @@ def _remote(entry: Any) -> Remote:
     if path.is_absolute() or ".." in path.parts or not path.parts:
         raise ProviderInvalidResponse(f"the hub lists a file named {str(path)[:100]!r}")
     lfs = getattr(entry, "lfs", None)
-    return Remote(str(path), int(entry.size), str(lfs.sha256) if lfs is not None else None)
+    return Remote(str(path), int(entry.size), str(lfs.sha256) if lfs is not None else None, str(entry.blob_id))
 
 
 def _client() -> httpx.Client:
