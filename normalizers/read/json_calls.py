@@ -34,6 +34,9 @@ _NULLS = ("", "null", "None")
 _OWN_KEYS = frozenset({"id", "type", "index", "call_id", "tool_call_id"})
 """Keys of a call that its tool needn't know."""
 
+_OPEN = ("additionalProperties", "patternProperties", "$ref", "allOf", "anyOf", "oneOf")
+"""What a schema may take more values by than its properties."""
+
 
 class JsonCalls(Region):
     """One region of JSON calls."""
@@ -301,24 +304,36 @@ class JsonCalls(Region):
             return wrapped[0][1] if wrapped else "{}"  # the call is text anyway
         if len(wrapped) > len(self._argument_keys):
             raise Malformed("duplicate_key")
-        whole = [value for value in wrapped if value not in flat or self._are_arguments(name, value[1])]
+        whole = [value for value in wrapped if value not in flat or self._are_arguments(name, *value)]
         if len(whole) == 1 and all(value in whole or value[0] in _OWN_KEYS for value in flat):
             return whole[0][1]
         kept = dict(flat)
         given = {key for _, key, raw in self._values if raw not in _NULLS}
-        if whole or len(kept) < len(flat) or given - kept.keys() - _OWN_KEYS:
+        dropped = given - kept.keys() - _OWN_KEYS
+        if whole or len(kept) < len(flat) or (dropped and (self._bare or self._takes_any(name))):
             raise Malformed("syntax")
         if kept:
             self._calls.repaired("schema")
         return f"{{{', '.join(f'{json.dumps(key)}: {raw}' for key, raw in flat)}}}"
 
-    def _are_arguments(self, name: str, raw: str) -> bool:
-        """Whether an object, under a key that is also a parameter, holds all arguments of the tool."""
-        source = read_container(raw) if raw[:1] == "{" else None
+    def _takes_any(self, name: str) -> bool:
+        """Whether the tool may take a value: of one that takes none, a word beside the name can't be an argument."""
+        declared = name in self._schemas and not self._schemas.parameters(name)
+        return not declared or any(map(self._schemas.schema(name).get, _OPEN))
+
+    def _are_arguments(self, name: str, key: str, raw: str) -> bool:
+        """Whether what stands under a key that is also a parameter is all arguments of the tool: an object that fits
+        them, or one with some of them that isn't what the parameter takes."""
+        text = str(_loads(raw)).strip() if raw[0] in _QUOTES else raw
+        source = read_container(text) if text[:1] == "{" else None
         value = None if source is None else loads(source)
         if not isinstance(value, dict):
             return False
-        return value.keys() <= self._schemas.parameters(name).keys() and fits(value, self._schemas.schema(name))
+        parameters = self._schemas.parameters(name)
+        if value.keys() <= parameters.keys() and fits(value, self._schemas.schema(name)):
+            return True
+        own = self._schemas.parameter(name, key)
+        return text is raw and not value.keys().isdisjoint(parameters) and own is not None and not fits(value, own)
 
     def _write_arguments(self, raw: str) -> None:
         """Write arguments whose source is complete, also as a string of JSON."""

@@ -20,7 +20,11 @@ TOOLS = [
     tool("make", type="string", kwargs="object"),
     tool("install", ["tool"], tool="string"),
     tool("ping"),
+    tool("exec", ["command"], command="string", args="array", timeout="integer"),
+    tool("feed", ["input"], input="string", limit="integer"),
 ]
+EXEC = {"command": "ls", "args": ["-l"]}
+OPEN = {"name": "open", "parameters": {"type": "object", "additionalProperties": True}}
 REGIONS = {
     "hermes": ("<tool_call>\n", "\n</tool_call>"),
     "auto": ("<tool_call>\n", "\n</tool_call>"),
@@ -60,6 +64,17 @@ READ: list[tuple[str, tuple[str, dict[str, Any]]]] = [
     ('{"name": "install", "tool": "hammer"}', ("install", {"tool": "hammer"})),
     ('{"name": "ping", "id": "call_1", "index": 0}', ("ping", {})),
     ('{"name": "ping", "note": null}', ("ping", {})),
+    ('{"name": "ping", "note": "now"}', ("ping", {})),
+    ('{"name": "ping", "strict": true, "status": "pending"}', ("ping", {})),
+    ('{"description": "Look.", "name": "ping"}', ("ping", {})),
+    ('{"name": "exec", "args": {"command": "ls", "args": ["-l"]}}', ("exec", EXEC)),
+    ('{"name": "exec", "args": {"command": "ls", "args": ["-l"], "timeout": "5"}}', ("exec", EXEC | {"timeout": 5})),
+    ('{"args": {"command": "ls", "args": ["-l"], "timeout": "5"}, "name": "exec"}', ("exec", EXEC | {"timeout": 5})),
+    ('{"name": "exec", "command": "ls", "args": ["-l"]}', ("exec", EXEC)),
+    ('{"name": "feed", "input": {"input": "a", "limit": 3}}', ("feed", {"input": "a", "limit": 3})),
+    ('{"name": "feed", "input": {"input": "a", "limit": "3"}}', ("feed", {"input": "a", "limit": 3})),
+    ('{"name": "feed", "input": "{\\"input\\": \\"a\\", \\"limit\\": 3}"}', ("feed", {"input": "a", "limit": 3})),
+    ('{"name": "feed", "input": "{\\"a\\": 3}"}', ("feed", {"input": '{"a": 3}'})),
 ]
 
 
@@ -83,7 +98,7 @@ KEPT = [
     '{"name": "write", "input": "a"}',
     '{"name": "write", "function": {"path": "a"}, "note": 1}',
     '{"name": "write", "path": "a", "tool": "ping"}',
-    '{"name": "ping", "note": "now"}',
+    '{"name": "open", "note": "now"}',
     '{"name": "ping", "tool": "write"}',
 ]
 
@@ -91,7 +106,7 @@ KEPT = [
 @pytest.mark.parametrize("name", REGIONS)
 @pytest.mark.parametrize("call", KEPT)
 def test_a_call_that_would_lose_a_value_is_text_with_a_complaint(name: str, call: str) -> None:
-    message = parse(name, call.join(REGIONS[name]), TOOLS, unknown_tools="refuse")
+    message = parse(name, call.join(REGIONS[name]), [*TOOLS, OPEN], unknown_tools="refuse")
     assert not message.tool_calls
     assert call in message.content
     assert {warning.code for warning in message.warnings} & {"syntax", "duplicate_key", "arguments_not_an_object"}
