@@ -407,9 +407,10 @@ class Framing(Normalizer):
             self._at_line_start = True
             return None
         opens = literal in self._spec.open or literal in self._spec.begins
+        closes = self._spec.close if opens else ()
         before = self._before(text, begin, at)
         try:
-            quoted = self._quotes.quote(text, at, before, opens=opens, final=reason is not None)
+            quoted = self._quotes.quote(text, at, before, opens=opens, closes=closes, final=reason is not None)
         except Wait:
             return self._emit(text, start, at)
         if quoted:

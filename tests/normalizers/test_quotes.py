@@ -48,6 +48,15 @@ CLOSED = {
     "words between tildes": "~~~done~~~\n\n",
     "tildes in a sentence": "It is ~~~ 5.\n\n",
     "a fence in HTML": "<pre>```</pre>\n\n",
+    "a fence behind words": "I run this: ```bash\nls\n```\n\nNow:\n",
+    "a fence behind bold words": "**Step 1** ```\nls\n```\nNow:\n",
+    "a fence behind words in a list": "1. Run ```sh\nls\n```\n2. Now:\n",
+    "a fence in one of Markdown": "```markdown\n# Use\n```bash\nls\n```\nDone.\n```\n\nNow:\n",
+    "two fences in one of Markdown": "```md\n```sh\nls\n```\n\n```c++\nx\n```\n```\n",
+    "a fence in a fence in one of Markdown": "```mdx\n```md\n```sh\nls\n```\n```\n```\n",
+    "tildes in a fence of Markdown": "```md\n~~~sh\n~~~\n```\n",
+    "a fence of Markdown behind words": "README: ```md\n```sh\nls\n```\n```\n",
+    "a short fence in a long one of Markdown": "````md\n```sh\n````\n",
 }
 """Texts in which nothing is open."""
 QUOTED = {
@@ -72,6 +81,14 @@ QUOTED = {
     "a fence in a quotation": "> ```\n> {}\n> ```\n\nThat is all.",
     "a fence behind a closed one": "```\nx\n```\n\n```\n{}\n```\nThat is all.",
     "an unclosed fence": "```\n{}\nThat is all.",
+    "a fence behind words": "A call looks like this: ```xml\n{}\n```\nDo you want me to run it?",
+    "a fence without a word behind words": "**Example:** ```\n{}\n```\nThat is all.",
+    "a fence behind a letter": "a) ```\n{}\n```\nThat is all.",
+    "a fence in HTML": "<pre>```\n{}\n```</pre>\nThat is all.",
+    "a fence of Markdown": "```markdown\n# Calls\n{}\n```\nThat is all.",
+    "a fence in one of Markdown": "```markdown\n# Calls\n```xml\n{}\n```\nMore.\n```\nThat is all.",
+    "behind a fence in one of Markdown": "```markdown\n```bash\nls\n```\nThen\n{}\n```\nThat is all.",
+    "directly behind a fence in one of Markdown": "```md\n```bash\nls\n```{}\n```\nThat is all.",
 }
 
 
@@ -121,6 +138,26 @@ def test_a_quoted_call_on_several_lines_keeps_its_end(name: str) -> None:
     assert parse(name, text, TOOLS, unknown_tools="refuse").content == text
 
 
+STRAY = {
+    "hermes": '<tool_call>{"name": "run", "arguments": {"command": "%s"}}</tool_call>',
+    "qwen3_coder": "<tool_call><function=run><parameter=command>%s</parameter></function></tool_call>",
+    "glm45": "<tool_call>run<arg_key>command</arg_key><arg_value>%s</arg_value></tool_call>",
+}
+
+
+@pytest.mark.parametrize("name", STRAY)
+@pytest.mark.parametrize(
+    ("before", "command"), [("The stray ` goes. ", "sed 's/`//' x"), ("I look for ``foo''. ", "grep ``bar'' x")]
+)
+def test_back_ticks_in_its_arguments_quote_no_call(name: str, before: str, command: str) -> None:
+    text = before + STRAY[name] % command
+    tools = [tool("run", command="string")]
+    assert [call.name for call in parse(name, text, tools, cuts=True).tool_calls] == ["run"]
+    quoted = f"Write `{before.replace('`', '')}{STRAY[name] % command}` to call it."
+    if command.count("``") != 1:
+        assert parse(name, quoted, tools, cuts=True).content == quoted
+
+
 SIGNS = (
     "`",
     "``",
@@ -137,6 +174,8 @@ SIGNS = (
     "> ",
     "- ",
     "1. ",
+    "```md",
+    "```sh\n",
     "\\",
     "x",
 )
