@@ -365,8 +365,6 @@ AROUND: dict[str, bytes] = {
     "a model as a file": part("model", b"other", "f"),
     "streaming as a file": part("stream", b"true", "f"),
     "a tier as a file": part("service_tier", b"priority", "f"),
-    "what is left out as a file": part("quality", b"hd", "f"),
-    "what is left out as one of several": part("quality[]", b"hd"),
     "what is set as a file": part("size", b"9x9", "f"),
     "what is set as several files": part("size[]", b"9x9", "f"),
 }
@@ -374,8 +372,7 @@ AROUND: dict[str, bytes] = {
 
 @pytest.mark.parametrize("name", AROUND)
 async def test_no_field_of_a_form_goes_round_what_is_checked(name: str) -> None:
-    settings: dict[str, Any] = {"strip_params": frozenset({"quality"}), "force_params": {"size": "1x1"}}
-    async with running(answers(b"{}"), **settings, **HEARS) as gateway:
+    async with running(answers(b"{}"), force_params={"size": "1x1"}, **HEARS) as gateway:
         for path in ("/v1/images/edits", "/v1/images/variations"):
             pictures = (part("image", b"a", "a"), part("mask", b"b", "b"), AROUND[name])
             whole = form(*([] if "model" in name else [part("model", b"m")]), *pictures)
@@ -389,3 +386,51 @@ async def test_ten_pictures_are_counted_as_they_are_asked_for() -> None:
         whole = form(part("model", b"m"), part("image[]", b"a", "a"), part("image[]", b"b", "b"), part("n", b"10"))
         assert (await asked(gateway, post(whole, "/v1/images/edits"))).status == 200
         assert form_of(gateway.engine.requests[-1])[0]["n"] == ["10"]
+
+
+LEFT_OUT: dict[str, tuple[bytes, ...]] = {
+    "a field": (part("quality", b"hd"),),
+    "one of several": (part("quality[]", b"hd"),),
+    "several": (part("quality[]", b"hd"), part("quality[]", b"low")),
+    "a file": (part("quality", b"hd", "f"),),
+    "one of several files": (part("quality[]", b"hd", "f"),),
+    "several files": (part("quality[]", b"hd", "f"), part("quality[]", b"low", "g")),
+    "all of them": (part("quality[]", b"hd"), part("quality", b"hd", "f"), part("quality[]", b"low", "g")),
+}
+
+
+@pytest.mark.parametrize("name", LEFT_OUT)
+@pytest.mark.parametrize("setting", ["quality", "quality[]"])
+async def test_a_form_leaves_out_what_the_model_doesn_t_take(setting: str, name: str) -> None:
+    """However the client writes it: most can't write it otherwise."""
+    async with running(answers(b"{}"), strip_params=frozenset({setting}), **HEARS) as gateway:
+        for path in ("/v1/images/edits", "/v1/images/variations"):
+            others = (part("model", b"m"), part("image", b"a", "a"), part("qualities[]", b"1"))
+            whole = form(*others, *LEFT_OUT[name], part("mask", b"b", "b"))
+            answer = await asked(gateway, post(whole, path))
+            assert answer.status == 200, answer
+            fields, files = form_of(gateway.engine.requests[-1])
+            assert fields == {"model": ["engine/name"], "qualities[]": ["1"]}
+            assert {file: content for file, (_, _, content) in files.items()} == {"image": b"a", "mask": b"b"}
+
+
+async def test_openai_s_list_is_left_out() -> None:
+    settings: dict[str, Any] = {"strip_params": frozenset({"timestamp_granularities"})}
+    async with running(HEARD, **settings, **HEARS) as gateway, client(gateway) as user:
+        sound, wanted = ("a.wav", SOUND), ("word", "segment")
+        await user.audio.transcriptions.create(model="m", file=sound, timestamp_granularities=[*wanted])
+        assert form_of(gateway.engine.requests[-1])[0] == {"model": ["engine/name"]}
+
+
+@pytest.mark.parametrize("given", [(), ("word",), ("word", "segment")])
+async def test_a_list_of_a_form_is_set_as_a_field_is(given: tuple[str, ...]) -> None:
+    """Where the request leaves it out, or whatever it says."""
+    parts = (part("model", b"m"), part("file", SOUND, "a"), *(part("x[]", value.encode()) for value in given))
+    cases: tuple[tuple[dict[str, Any], list[str]], ...] = (
+        ({"defaults": {"x[]": "default"}}, [*given] or ["default"]),
+        ({"force_params": {"x[]": "forced"}}, ["forced"]),
+    )
+    for settings, sent in cases:
+        async with running(HEARD, **settings, **HEARS) as gateway:
+            assert (await asked(gateway, post(form(*parts)))).status == 200
+            assert form_of(gateway.engine.requests[-1])[0]["x[]"] == sent

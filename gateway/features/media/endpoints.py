@@ -75,6 +75,7 @@ async def _form(request: Request, path: str, role: Role, api: ApiName, needed: s
         usage = {"pictures": pictures(upload.field("n"))} if api == "images" else {}
         tier = tier_in({"service_tier": Raw(encode(upload.field("service_tier")))})
         stream = upload.field("stream") == "true"
+        upload.leave_out(route.model.strip_params)
         asked = _asked(request, route, api, named, tier, stream=stream, usage=usage, hears=role == "transcription")
         return Passed(asked, form(path, _form_fields(route, upload), upload), upload.close)
     except BaseException:
@@ -85,7 +86,7 @@ async def _form(request: Request, path: str, role: Role, api: ApiName, needed: s
 def _check_names(route: Route, upload: Upload) -> None:
     """Raises ProviderInvalidRequest for a field that the gateway reads or sets, if only the engine would see it so:
     as a file, or as one of several."""
-    known = {*READ, *route.model.strip_params, *route.model.force_params}
+    known = {*READ, *route.model.force_params}
     listed = [name for name in upload.fields if name.endswith("[]")]
     for name in (*(file.name for file in upload.files), *listed):
         if name.removesuffix("[]") in known:
@@ -94,10 +95,11 @@ def _check_names(route: Route, upload: Upload) -> None:
 
 def _form_fields(route: Route, upload: Upload) -> list[tuple[str, str]]:
     """The fields that the engine gets: with its own name for the model, and the model's settings."""
-    given = {name: Raw(encode(values[0])) for name, values in upload.fields.items() if len(values) == 1}
-    several = [(name, value) for name, values in upload.fields.items() if len(values) > 1 for value in values]
+    given = {name: Raw(encode(values[0])) for name, values in upload.fields.items()}
     fields = route.sender.other_fields(given) | {"model": Raw(encode(route.model.upstream_name))}
-    return [*texts(fields).items(), *several]
+    forced = route.model.force_params
+    several = {name: values for name, values in upload.fields.items() if len(values) > 1 and name not in forced}
+    return [(name, value) for name, text in texts(fields).items() for value in several.get(name, [text])]
 
 
 # JSON

@@ -99,6 +99,12 @@ class Upload:
     def field(self, name: str) -> str | None:
         return next(iter(self.fields.get(name, ())), None)
 
+    def leave_out(self, names: Iterable[str]) -> None:
+        """Removes these fields and files; [] behind a name, as one of several has it, is no part of it."""
+        bare = {name.removesuffix("[]") for name in names}
+        self.fields = {name: values for name, values in self.fields.items() if name.removesuffix("[]") not in bare}
+        self.files = [file for file in self.files if file.name.removesuffix("[]") not in bare]
+
     async def pieces(self, at: int, size: int) -> AsyncIterator[bytes]:
         while size > 0:
             piece = await asyncio.to_thread(self._read, at, min(size, STEP))
