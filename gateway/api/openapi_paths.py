@@ -91,9 +91,7 @@ def operation(
         "tags": [tag],
         "responses": {
             "200": {"description": "The answer.", "content": content},
-            "default": {
-                "description": "An error.", "content": {"application/json": {"schema": ref(error)}},
-            },
+            "default": {"description": "An error.", "content": {"application/json": {"schema": ref(error)}}},
         },
     }  # fmt: skip
     if request is not None:

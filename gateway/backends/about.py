@@ -59,10 +59,8 @@ def about(path: Path | None) -> About:
 
 def _gguf(path: Path) -> About:
     found = gguf.metadata(path, (TEMPLATE, ARCHITECTURE, TOKENS), arrays=(TOKENS,))
-    tokens = found.get(TOKENS) or ()
-    return About(
-        _text(found.get(TEMPLATE)), _text(found.get(ARCHITECTURE)), tuple(filter(_is_marker, tokens)), path.name
-    )
+    markers = tuple(filter(_is_marker, found.get(TOKENS) or ()))
+    return About(_text(found.get(TEMPLATE)), _text(found.get(ARCHITECTURE)), markers, path.name)
 
 
 def _folder(folder: Path) -> About:

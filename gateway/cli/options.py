@@ -70,9 +70,7 @@ config_option = click.option(
     help="The configuration (default: see ctxgate --help).",
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, for programs.")
-url_option = click.option(
-    "--url", type=_url, metavar="URL", help="Address of the gateway (default: the configured one)."
-)
+url_option = click.option("--url", type=_url, metavar="URL", help="Address of the gateway (default: as configured).")
 port_option = click.option("--port", type=click.IntRange(1, 65535), metavar="N", help="Its port on this machine.")
 
 

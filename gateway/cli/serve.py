@@ -81,9 +81,7 @@ class Overrides(Struct, frozen=True):
 @click.option("--host", metavar="ADDRESS", help="Address to listen on instead of server.host.")
 @click.option("--port", type=click.IntRange(0, 65535), metavar="N", help="Port to listen on instead of server.port.")
 @click.option("--uds", type=FILE, metavar="PATH", help="Unix socket to listen on instead of host and port.")
-@click.option(
-    "--no-tls", "tls", is_flag=True, default=True, flag_value=False, help="Serve plain HTTP despite server.tls."
-)
+@click.option("--no-tls", "tls", is_flag=True, default=True, flag_value=False, help="Plain HTTP despite server.tls.")
 @click.option("--model", metavar="NAME", help="The active model, instead of active_model in the file.")
 @click.option("--pull", is_flag=True, help="Fetch the active model's weights first if they are missing.")
 @click.option(

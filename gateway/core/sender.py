@@ -182,9 +182,8 @@ class Sender:
                 raise
             # The backend has changed the fields that it got.
             prepared = await in_thread_if_large(request.size, prepare, *given)
-            reply, sent, changes = await _conform(
-                prepared.fields, error, partial(_open, backend, request, prepared.raw)
-            )
+            again = partial(_open, backend, request, prepared.raw)
+            reply, sent, changes = await _conform(prepared.fields, error, again)
             prepared = replace(prepared, fields=sent, repairs=Counter(prepared.repairs) + Counter(changes))
         reply = self.as_seen_by(reply, backend, request.caller)
         enforced = None if terms.method is None else terms.enforced(reply.by_grammar)

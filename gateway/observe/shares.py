@@ -167,9 +167,8 @@ class Workers(ThreadPoolExecutor):
         does."""
         now = self._now()
         with self._lock:
-            oldest = [
-                next((each.came for each in line if not each.done.cancelled()), now) for line in self._turns.due()
-            ]
+            lines = self._turns.due()
+            oldest = [next((each.came for each in line if not each.done.cancelled()), now) for line in lines]
         return now - min(oldest, default=now)
 
     def _work(self) -> None:

@@ -64,9 +64,8 @@ class Failure:
         self.retry_after = asked
         self.lasting = False
         self.fields: dict[str, Any] = error if isinstance(error, dict) else {"message": error}
-        self.message = str(self.fields.get("message") or self.fields.get("detail") or f"HTTP {status}")[
-            :_LONGEST_MESSAGE
-        ]
+        message = self.fields.get("message") or self.fields.get("detail") or f"HTTP {status}"
+        self.message = str(message)[:_LONGEST_MESSAGE]
 
     @classmethod
     def of(cls, status: int, headers: Mapping[str, str], body: bytes) -> Failure:

@@ -149,11 +149,9 @@ def download(file: BinaryIO, name: str, kind: str, headers: Mapping[str, str]) -
             while part := file.read(PART):
                 yield part
 
-    disposition = f"attachment; filename*=UTF-8''{quote(name, safe='')}"
+    told = {"content-disposition": f"attachment; filename*=UTF-8''{quote(name, safe='')}", **headers}
     guards = {"x-content-type-options": "nosniff", "content-security-policy": "sandbox", "cache-control": "no-store"}
-    return StreamingResponse(
-        parts(), media_type=kind, headers={"content-disposition": disposition, **guards, **headers}
-    )
+    return StreamingResponse(parts(), media_type=kind, headers={**guards, **told})
 
 
 class EventStream:

@@ -100,9 +100,8 @@ class KeepAlive:
         if self._answering:
             wait = self._keep_alive
             progress = self._progress()
-            comment = (
-                "" if self._client.wrote else progress if progress.startswith((CALLING, PUT_ASIDE)) else KEEP_ALIVE
-            )
+            urgent = progress.startswith((CALLING, PUT_ASIDE))
+            comment = "" if self._client.wrote else progress if urgent else KEEP_ALIVE
             self._client.wrote = False
         else:
             wait = min(EVERY_SECONDS, self._keep_alive)

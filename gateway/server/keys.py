@@ -90,10 +90,8 @@ class KeyFile:
         except FileNotFoundError:
             return ()
         except (OSError, ValueError, TypeError, KeyError, msgspec.ValidationError) as error:
-            message = (
-                f"{self.path.name} of the state folder can't be read ({type(error).__name__}): repair or remove it"
-            )
-            raise ProviderUnavailable(message, code="keys_unreadable") from error
+            why = f"{self.path.name} of the state folder can't be read ({type(error).__name__}): repair or remove it"
+            raise ProviderUnavailable(why, code="keys_unreadable") from error
 
     def stamp(self) -> tuple[int, int, int] | None:
         """Changes whenever the file does; None without a file that can be seen."""

@@ -155,9 +155,7 @@ class CreateCompletion(Struct):
         found = []
         for place, prompt in enumerate(prompts):
             if known.echo and not measured and not isinstance(prompt, str):
-                raise _invalid(
-                    "echo", "a prompt of tokens can't be repeated as text; send its text, or ask for logprobs"
-                )
+                raise _invalid("echo", "a prompt of tokens can't be repeated as text; send text, or ask for logprobs")
             written = self.fields["prompt"] if prompt is known.prompt else Raw(encode(prompt))
             echoed = prompt if known.echo and not measured and isinstance(prompt, str) else ""
             for choice in range(n):

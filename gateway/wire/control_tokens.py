@@ -123,10 +123,8 @@ class ControlTokens:
 
 
 def too_many() -> ProviderInvalidRequest:
-    message = (
-        f"messages: more than {MAX_TEXTS} texts of control tokens, such as <|im_end|>, or one in a flood of others"
-    )
-    return ProviderInvalidRequest(message, code="too_many_control_tokens", param="messages")
+    why = f"messages: more than {MAX_TEXTS} texts of control tokens, such as <|im_end|>, or one in a flood of others"
+    return ProviderInvalidRequest(why, code="too_many_control_tokens", param="messages")
 
 
 def slices(json: bytes) -> Iterable[bytes]:
