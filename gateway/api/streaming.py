@@ -66,7 +66,7 @@ class Encoding(Protocol):
 
     async def finish(self) -> bytes: ...
 
-    def fail(self, error: GatewayError) -> bytes:
+    async def fail(self, error: GatewayError) -> bytes:
         """The last bytes of a stream that has begun and fails."""
         ...
 
@@ -102,12 +102,12 @@ class StreamedAnswer:
         except GatewayError as error:
             if not keepalive.started:
                 raise
-            last = encoding.fail(error)
+            last = await encoding.fail(error)
         except Exception:
             if not keepalive.started:
                 raise
             log.exception("a stream broke")
-            last = encoding.fail(INTERNAL)
+            last = await encoding.fail(INTERNAL)
         finally:
             keepalive.close()
         if keepalive.busy:
@@ -212,7 +212,7 @@ class EventEncoding:
     async def finish(self) -> bytes:
         return self.write(self._encoder.finish())
 
-    def fail(self, error: GatewayError) -> bytes:
+    async def fail(self, error: GatewayError) -> bytes:
         return self.write(self._encoder.fail(error))
 
 
@@ -261,7 +261,7 @@ class PayloadEncoding:
     async def finish(self) -> bytes:
         return sse.DONE
 
-    def fail(self, error: GatewayError) -> bytes:
+    async def fail(self, error: GatewayError) -> bytes:
         return sse.event(encode(error.body())) + sse.DONE
 
 

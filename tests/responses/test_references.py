@@ -18,10 +18,11 @@ from gateway.server.principal import LOCAL, Principal
 from gateway.store import Store
 from tests.api.asking import said
 from tests.gateway.client import Answer
-from tests.gateway.double import Json, answers, chunk, completion
-from tests.gateway.running import Running, running
+from tests.gateway.double import Exchange, Json, Script, answers, chunk, completion, endless
+from tests.gateway.running import FAST, NO_COMMENTS, Running, running
 from tests.patience import PATIENCE
-from tests.responses.websocket import opened, turn
+from tests.responses.broken_off import begun, kept
+from tests.responses.websocket import ask, opened, rest, turn
 
 HI: Json = {"role": "user", "content": "who are you"}
 AND: Json = {"role": "user", "content": "what is your name"}
@@ -160,6 +161,93 @@ async def test_names_of_nothing(subtests: pytest.Subtests) -> None:
         assert gateway.engine.requests == []
         # An id of any kind names nothing else.
         assert (await post(gateway, input=[{**HI, "id": ["x"]}])).status == 200
+
+
+async def breaks(exchange: Exchange) -> None:
+    """A script: one delta, then the connection is gone."""
+    await exchange.start()
+    await exchange.event(chunk("Hello"))
+    exchange.reset()
+
+
+ENDS: dict[str, tuple[Script, str]] = {"the client": (endless, "cancelled"), "the engine": (breaks, "failed")}
+
+
+async def check_kept(gateway: Running, response: Json, status: str) -> None:
+    """What was written of the response can be named, and its client asks on."""
+    (item,) = (stored := await kept(gateway, response["id"]))["output"]
+    assert (stored["status"], item["status"], item["content"][0]["text"]) == (status, "incomplete", "Hello")
+    for count in (2, 3):
+        answer = await post(gateway, input=[HI, named(item["id"]), AND])
+        assert answer.status == 200, answer.body
+        assert [message["content"] for message in await shown(gateway, count)] == [
+            HI["content"], "Hello", AND["content"],
+        ]  # fmt: skip
+    answer = await post(gateway, input=[AND], previous_response_id=response["id"])
+    assert [message["role"] for message in await shown(gateway, 4)] == ["user", "assistant", "user"]
+
+
+@pytest.mark.parametrize("http", [FAST, "httptools"])
+@pytest.mark.parametrize("who", ENDS)
+async def test_a_stream_that_was_broken_off(who: str, http: str) -> None:
+    """By its client, as every chat's stop button does, or by the engine."""
+    script, status = ENDS[who]
+    async with running(script, answers(), http=http) as gateway:
+        response = await begun(gateway, {"input": [HI]}, at="Hello" if who == "the client" else None)
+        await check_kept(gateway, response, status)
+
+
+@pytest.mark.parametrize("who", ENDS)
+async def test_a_websocket_s_response_that_was_broken_off(who: str) -> None:
+    script, status = ENDS[who]
+    async with running(script, answers()) as gateway:
+        async with opened(gateway) as client:
+            await ask(client, input=[HI])
+            response = json.loads(await client.recv())["response"]
+            if who == "the engine":
+                assert (await rest(client))[-1]["type"] in ("response.failed", "error")
+            else:
+                while json.loads(await client.recv())["type"] != "response.output_text.delta":
+                    pass
+        await check_kept(gateway, response, status)
+
+
+async def test_what_is_not_stored_is_not_kept() -> None:
+    """Neither without a store, nor in a conversation, to which the client will send the turn again."""
+    async with running(breaks, breaks, breaks, answers()) as gateway:
+        response = await begun(gateway, {"input": [HI], "store": False})
+        assert (await get(gateway, f"/v1/responses/{response['id']}")).status_code == 404
+        made = (await gateway.ask({}, "/v1/conversations")).json["id"]
+        for more in ({}, {"store": False}):
+            await begun(gateway, {"input": [HI], "conversation": made, **more})
+        assert (await get(gateway, f"/v1/conversations/{made}/items")).json()["data"] == []
+        await post(gateway, input=[AND], conversation=made)
+        assert [message["content"] for message in await shown(gateway, 4)] == [AND["content"]]
+
+
+async def test_a_gateway_that_stores_nothing_leaves_references_out() -> None:
+    """Else a client that sends them could never go on. It is told."""
+    streamed = said(chunk("Hello"))
+    scripts = answers(), answers(), streamed, answers(), streamed
+    async with running(*scripts, progress={**NO_COMMENTS, "responses_days": 0}) as gateway:
+        bodies: list[Json] = [
+            {"input": [HI, named("msg_1"), AND]},
+            {"input": [HI, {"id": "msg_1"}, named("a\0b"), AND], "truncation": "auto"},
+            {"input": [HI, named("msg_1"), AND], "stream": True},
+        ]
+        for count, body in enumerate(bodies, 1):
+            answer = await post(gateway, **body)
+            assert (answer.status, answer.headers["x-ctxgate-dropped-items"]) == (200, "item_reference"), answer.body
+            (message,) = await shown(gateway, count)
+            assert message["content"] == f"{HI['content']}\n\n{AND['content']}"
+        for path in ("/v1/responses/input_tokens", "/v1/responses/compact"):
+            answer = await gateway.ask({"model": "m", "input": [HI, named("msg_1")]}, path)
+            assert answer.status == 200, answer.body
+        assert (await post(gateway, input=[HI, {"type": "item_reference"}])).status == 400
+        async with opened(gateway) as client:
+            first = (await turn(client, input=[HI, named("msg_1")]))[-1]["response"]
+            for more in ({"previous_response_id": first["id"]}, {}):
+                assert (await turn(client, input=[named("msg_1"), AND], **more))[-1]["type"] == "response.completed"
 
 
 async def test_openai_s_library_raises_what_it_raises_for_openai() -> None:

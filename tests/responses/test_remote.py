@@ -13,8 +13,9 @@ from openai.types.responses.response_output_item import McpCall, McpListTools
 from gateway.features.agents.settings import MCPServer, Rooms
 from tests.api.asking import frames
 from tests.gateway.client import Answer
-from tests.gateway.double import Json, answers
+from tests.gateway.double import Exchange, Json, answers, chunk
 from tests.gateway.running import Running, running
+from tests.responses.broken_off import begun, kept
 from tests.responses.websocket import opened, turn
 from tests.rooms.running import calls, speaks
 from tests.support.mcp_servers import MISBEHAVING, TIME
@@ -273,3 +274,19 @@ async def test_an_engine_that_refuses_is_a_status() -> None:
         async with running(answers({"error": {"message": "no"}}, 400), mcp=SERVERS) as gateway:
             answer = await post(gateway, server("it"), stream=stream)
         assert answer.status == 400, answer.body
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+async def test_what_was_written_of_a_broken_stream_is_kept(leaves: bool) -> None:
+    async def breaks(exchange: Exchange) -> None:
+        await exchange.start()
+        await exchange.event(chunk("Hello"))
+        await exchange.gone if leaves else exchange.reset()
+
+    async with running(ECHO, breaks, mcp=SERVERS) as gateway:
+        asked = {"input": "Hi", "tools": [server("it")]}
+        response = await begun(gateway, asked, at="Hello" if leaves else None)
+        stored = await kept(gateway, response["id"])
+        assert stored["status"] == ("cancelled" if leaves else "failed")
+        assert [item["type"] for item in stored["output"]] == ["mcp_list_tools", "message", "mcp_call", "message"]
+        assert [item["status"] for item in stored["output"] if item["type"] == "message"] == ["completed", "incomplete"]

@@ -12,7 +12,6 @@ from openai.types.responses import ResponseInputItem
 from gateway.errors import ProviderInvalidRequest, ProviderUnsupportedContentBlock
 from gateway.features.responses.wire.answer import response_object
 from gateway.features.responses.wire.request import (
-    REFERENCE,
     SEALED,
     AllowedServer,
     CreateResponse,
@@ -564,7 +563,7 @@ def test_no_item_of_openai_s_is_unheard_of() -> None:
             refused.add(kind)
         except ProviderInvalidRequest:
             assert kind not in LEFT_OUT
-    assert refused == {*ASKING, REFERENCE}, "what a reference names is in its place by then"
+    assert refused == {*ASKING}
     assert of_openai() >= {*LEFT_OUT, *ASKING}
 
 

@@ -110,8 +110,8 @@ class RemoteTurn:
     async def finish(self) -> bytes:
         return b""
 
-    def fail(self, error: GatewayError) -> bytes:
-        return self._answer.fail(error)
+    async def fail(self, error: GatewayError) -> bytes:
+        return await self._answer.fail(error)
 
     def stream(self) -> StreamedAnswer:
         self.headers = self._answer.headers

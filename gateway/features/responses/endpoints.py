@@ -28,8 +28,8 @@ from gateway.features.responses.wire.compact import Compact, compaction
 from gateway.features.responses.wire.compact import chat_fields as compact_fields
 from gateway.features.responses.wire.conversations import Written, shown, with_ids, written
 from gateway.features.responses.wire.request import CreateResponse, Item, ToolTable, chat_fields, left_out
-from gateway.server.asgi import ASGIApp, Headers
-from gateway.server.client import INTERNAL
+from gateway.server.asgi import ASGIApp, Headers, Receive, Scope, Send
+from gateway.server.client import INTERNAL, ASGIClient, Client
 from gateway.server.http import JSON, EventStream, Request
 from gateway.server.keepalive import SSE_HEADERS
 from gateway.wire.chat import ChatRequest, decode, encode
@@ -83,7 +83,7 @@ async def create(request: Request) -> ASGIApp:
         await running.saved()
         return _follow(running, after=-1) if stream else JSON(answer.encoder.response, headers)
     if stream:
-        return answer.stream()
+        return answer
     return JSON(answer.encoder.response, (*headers, *await answer.whole()))
 
 
@@ -327,8 +327,29 @@ class ResponseInProgress:
             await self._store.put(stored, self._principal, again=bool(self._saved))
             self._saved = response["status"]
 
-    def stream(self) -> StreamedAnswer:
-        return chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.send(ASGIClient(send))
+
+    async def send(self, client: Client) -> None:
+        """Streams the answer."""
+        stream = chat_stream(self._gateway, self.chat, self) if self.turn is None else self.turn.stream()
+        try:
+            await stream.send(client)
+        except BaseException:
+            if self.encoder.response["status"] in RUNNING:  # and not only its end waits for the store
+                self.encoder.cancel()
+                await self._keep()
+            raise
+
+    async def _keep(self) -> None:
+        """Stores what was written of a stream that broke off, since its client may refer to that. A conversation stays
+        as it was: clients send the turn again."""
+        response = self.encoder.response
+        if self._store is not None and response["store"] and response["output"]:
+            from gateway.features.responses.response_store import Stored
+
+            with suppress(GatewayError):
+                await self._store.put(Stored(response, self._items), self._principal)
 
     async def whole(self) -> Headers:
         """Writes the whole answer and stores it; the headers that it adds. Raises GatewayError."""
@@ -368,8 +389,10 @@ class ResponseInProgress:
     async def finish(self) -> bytes:
         return self.write(await self.finish_events())
 
-    def fail(self, error: GatewayError) -> bytes:
-        return self.write(self.encoder.fail(error))
+    async def fail(self, error: GatewayError) -> bytes:
+        events = self.encoder.fail(error)
+        await self._keep()
+        return self.write(events)
 
     async def run(self, running: Background) -> None:
         """Writes the whole response and stores its end, good or bad."""

@@ -8,7 +8,7 @@ from typing import Any
 from gateway.errors import ProviderInvalidRequest
 from gateway.features.responses.stored import responses
 from gateway.features.responses.wire.conversations import is_id
-from gateway.features.responses.wire.request import Item, is_reference, referred_id
+from gateway.features.responses.wire.request import REFERENCE, Item, is_reference, referred_id
 from gateway.server.http import Request
 
 
@@ -18,7 +18,8 @@ async def resolved(
     """The items, with what references name in their places. A model sees each once: what came before is left out.
 
     before: the conversation up to them. held: others that may be named, beside the stored ones. field: that the items
-    are in. Raises ProviderInvalidRequest, for a name of nothing with 404.
+    are in. Where nothing is stored, a name of nothing stays a reference, which no model sees.
+    Raises ProviderInvalidRequest, for a name of nothing with 404.
     """
     named = {place: referred_id(item, f"{field}[{place}]") for place, item in enumerate(items) if is_reference(item)}
     if not named:
@@ -26,7 +27,10 @@ async def resolved(
     seen = {item.get("id") for item in before}
     found: dict[Any, Item] = {item.get("id"): item for item in held}
     if missing := {*named.values()} - seen - {*found}:
-        found |= await _stored(request, {id for id in missing if is_id(id)})
+        if request.gateway.config.server.responses_days:
+            found |= await (await responses(request)).named({id for id in missing if is_id(id)}, request.principal)
+        else:
+            found |= {id: {"type": REFERENCE, "id": id} for id in missing}
     made: list[Item] = []
     for place, item in enumerate(items):
         id = named.get(place)
@@ -39,12 +43,6 @@ async def resolved(
         if isinstance(item.get("id"), str):
             seen.add(item["id"])
     return made
-
-
-async def _stored(request: Request, ids: set[str]) -> dict[str, Item]:
-    if not request.gateway.config.server.responses_days:
-        return {}
-    return await (await responses(request)).named(ids, request.principal)
 
 
 def _unknown(place: str, id: str) -> ProviderInvalidRequest:

@@ -159,7 +159,7 @@ class _Connection:
         answer = await prepared(request, wanted, stored=stored, size=size, before=before, held=held, kind=_Spoken)
         client = _Messages(self._send)
         if generate:
-            await answer.stream().send(client)
+            await answer.send(client)
         else:
             await client.write(answer.opening())
             answer.encoder.skip()

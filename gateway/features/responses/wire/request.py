@@ -26,16 +26,16 @@ SEALED = "ctxgate:"
 """Prefix of an item's `encrypted_content`, before base64. Clients that store no responses here send reasoning back in
 it, and summaries of conversations. It isn't secret, so it isn't encrypted."""
 
+REFERENCE = "item_reference"
+"""The type of an item that names a stored one."""
 IGNORED_ITEMS = (
     *("mcp_list_tools", "mcp_approval_request", "mcp_approval_response"),
     *("web_search_call", "file_search_call", "code_interpreter_call", "image_generation_call"),
     *("tool_search_call", "tool_search_output", "computer_call", "computer_call_output"),
     *("local_shell_call", "local_shell_call_output", "shell_call", "shell_call_output"),
-    *("apply_patch_call", "apply_patch_call_output", "program", "program_output", "additional_tools"),
+    *("apply_patch_call", "apply_patch_call_output", "program", "program_output", "additional_tools", REFERENCE),
 )
-"""Items of tools that OpenAI's own models have: other models can't use them."""
-REFERENCE = "item_reference"
-"""The type of an item that names a stored one."""
+"""Items of tools that OpenAI's own models have: other models can't use them. And names of items that nobody stored."""
 CALLS = ("function_call", "custom_tool_call", "mcp_call")
 FILE = "input_file"
 """The type of a message's part."""
