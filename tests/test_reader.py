@@ -37,7 +37,7 @@ CLASSES = {
     # What uvicorn calls by name is one class, with what it keeps for each connection.
     "server/fast_protocol.py:FastProtocol": (29, 25),
     # Every engine is used through it, and a subclass overrides what is different.
-    "backends/base.py:Backend": (27, 1),
+    "backends/base.py:Backend": (27, 2),
     "backends/replicas.py:Replicas": (23, 7),
     "backends/llamacpp.py:LlamaCppBackend": (41, 13),
     # Whoever deals with an engine holds this one object; its parts are in modules of their own.
