@@ -40,8 +40,7 @@ _OFFERED: Any = SimpleNamespace(response_complete=True)
 """Represents a request whose head is parsed again: uvicorn drops its state."""
 
 MAX_HEAD = 64 * 1024
-"""Bytes of a request besides its body: head, trailers, chunk extensions. One PIECE more may pass: what follows the head
-or another request in the same piece."""
+"""Bytes of a request besides its body: head, trailers, chunk extensions; and one PIECE more."""
 FRAMING = 32
 """Bytes around each piece of a body that don't count."""
 PIECE = 32 * 1024
@@ -346,14 +345,12 @@ class FastProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         self.url = b""
         self._half = True
+        self._allowance = MAX_HEAD
 
     def on_header(self, name: bytes, value: bytes) -> None:
         self.headers.append((name.lower(), value))
 
     def on_headers_complete(self) -> None:
-        if self._allowance < 0 and sum(map(len, itertools.chain(*self.headers)), len(self.url)) > MAX_HEAD:
-            self._why = TOO_LONG
-            raise httptools.HttpParserError
         if self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT":
             self._before, self.cycle = self.cycle, _OFFERED
             return
@@ -404,7 +401,7 @@ class FastProtocol(HttpToolsProtocol):
                 cycle.message_event.set()
 
     def on_message_complete(self) -> None:
-        self._half, self._allowance = False, MAX_HEAD
+        self._half = False
         cycle: Any = self.cycle
         if self.headers and cycle is not _OFFERED:
             self.headers = []  # trailers, which nothing uses

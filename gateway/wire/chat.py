@@ -20,7 +20,7 @@ from gateway.wire.body import LONGEST_NAME, Name, Stop, misfit
 from gateway.wire.limits import Limits, Standing, Tier
 from gateway.wire.nulls import MAX_KEPT_BYTES, read_fields
 from gateway.wire.usage import SoundUsage
-from gateway.wire.values import MAX_VALUES, check, check_width
+from gateway.wire.values import MAX_VALUES, check
 
 
 class _Message(Struct, gc=False):
@@ -437,7 +437,6 @@ def _read(body: bytes, *, strict: bool) -> tuple[dict[str, Raw], _Known]:
     try:
         if len(body) > MAX_VALUES or not body.isascii():
             check(body)
-            check_width(body)
         fields, body = read_fields(body)
         return fields, _decode_known(body) if strict else _decode_loose(body)
     except msgspec.ValidationError:
