@@ -49,14 +49,3 @@ async def test_nobody_waits_while_many_vectors_are_read(path: str, monkeypatch: 
         assert (await gateway.ask(chat)).status == 200
         go_on.set()
         assert (await asking).status == 200
-
-
-@pytest.mark.parametrize("path", ASKED)
-async def test_nobody_waits_while_a_large_answer_is_written(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    places = in_loop(monkeypatch)
-    asked = ASKED[path]
-    count = len(asked["input"]) if "input" in asked else 1 + len(asked.get("documents", ()))
-    vectors = json.dumps({"data": [{"index": at, "embedding": [0.125] * 50_000} for at in range(count)]}).encode()
-    async with running(answers(vectors), role="embedding") as gateway:
-        assert (await gateway.ask({"model": "m", **asked}, path)).status == 200
-    assert places == [False]

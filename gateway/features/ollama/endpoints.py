@@ -26,7 +26,7 @@ from gateway.features.ollama.abilities import abilities
 from gateway.features.ollama.wire.answer import LineEncoder
 from gateway.features.ollama.wire.options import SERVICE, Warning, ignored
 from gateway.features.ollama.wire.request import Asked, Chat, Common, Embed, Generate, Named, plain_name, unknown_fields
-from gateway.features.vectors.wire.embeddings import CreateEmbedding, EmbeddingUsage, Vectors, named, numbers
+from gateway.features.vectors.wire.embeddings import CreateEmbedding, Vectors, named, shortened
 from gateway.server.asgi import ASGIApp, Headers
 from gateway.server.http import JSON, Request
 from gateway.wire.chat import UNLIMITED, ChatRequest, encode
@@ -185,17 +185,15 @@ async def embed(request: Request) -> ASGIApp:
     if wanted is None:
         await _put_in_memory(request, asked, _vector_route(request.gateway, asked.model))
         return JSON({"model": asked.model, "embeddings": []})
-
-    def answer(vectors: list[Raw], usage: EmbeddingUsage) -> dict[str, Any]:
-        return {
-            "model": asked.model,
-            "embeddings": vectors,
-            "total_duration": int((time.time() - began) * 1e9),
-            "load_duration": 0,
-            "prompt_eval_count": usage.prompt_tokens,
-        }
-
-    return await _vectors(request, asked, unknown, wanted, answer)
+    vectors, told, headers = await _vectors(request, asked, unknown, wanted)
+    answer = {
+        "model": asked.model,
+        "embeddings": [one.embedding for one in vectors.data],
+        "total_duration": int((time.time() - began) * 1e9),
+        "load_duration": 0,
+        "prompt_eval_count": vectors.usage.prompt_tokens,
+    }
+    return JSON({**answer, **told}, headers)
 
 
 async def embeddings(request: Request) -> ASGIApp:
@@ -203,7 +201,8 @@ async def embeddings(request: Request) -> ASGIApp:
     if wanted is None:
         await _put_in_memory(request, asked, _vector_route(request.gateway, asked.model))
         return JSON({"embedding": []})
-    return await _vectors(request, asked, unknown, wanted, lambda vectors, _: {"embedding": vectors[0]})
+    vectors, told, headers = await _vectors(request, asked, unknown, wanted)
+    return JSON({"embedding": vectors.data[0].embedding, **told}, headers)
 
 
 def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list[Warning], CreateEmbedding | None]:
@@ -220,28 +219,21 @@ def _embedding(data: bytes, of: Literal["input", "prompt"]) -> tuple[Embed, list
 
 
 async def _vectors(
-    request: Request,
-    asked: Embed,
-    unknown: list[Warning],
-    wanted: CreateEmbedding,
-    fields: Callable[[list[Raw], EmbeddingUsage], dict[str, Any]],
-) -> JSON:
-    """The answer. fields: those that it has with these vectors, besides what every answer may say."""
+    request: Request, asked: Embed, unknown: list[Warning], wanted: CreateEmbedding
+) -> tuple[Vectors, dict[str, Any], Headers]:
+    """The vectors, and what else the answer says: fields and headers."""
     name, route = plain_name(asked.model), _vector_route(request.gateway, asked.model)
     warnings = _warnings(asked, route, unknown)
     kept = {name: Raw(encode(value)) for name, value in _keep(request, route, asked, warnings).items()}
-    sent = {**wanted.fields, **kept}
-    async with route.post("embeddings", sent, "ollama", request.caller, asked=name) as answer:
+    fields = {**wanted.fields, **kept}
+    async with route.post("embeddings", fields, "ollama", request.caller, asked=name) as answer:
         data = await answer.whole()
+        vectors = await in_thread_if_large(len(data), Vectors.parse, data, wanted.count)
+        for one in vectors.data:
+            # 0 is as good as none: Ollama can't tell them apart.
+            one.embedding = shortened(one.embedding, asked.dimensions or None)
         told = {**named(answer.tier), **({"ctxgate": {"warnings": warnings}} if warnings else {})}
-
-        def made() -> JSON:
-            found = Vectors.parse(data, wanted.count)
-            # 0 dimensions are as good as none: Ollama can't tell them apart.
-            vectors = [numbers(vector, asked.dimensions or None) for vector in found.data]
-            return JSON({**fields(vectors, found.usage), **told}, _dropped(warnings))
-
-        return await in_thread_if_large(len(data), made)
+        return vectors, told, _dropped(warnings)
 
 
 async def tags(request: Request) -> ASGIApp:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gateway.core import Gateway
-from gateway.core.in_thread import in_thread_if_large
 from gateway.features.ctx.drivers.base import Ask, NotOffered
 from gateway.features.ctx.errors import TooLong
 from gateway.features.ctx.events import AnswerTooLong, Event, EventWriter
@@ -28,14 +29,9 @@ class OpenAIEmbeddings:
         wanted = CreateEmbedding.parse(encode(ask.fields))
         route = gateway.route(ask.model.name, "embedding")
         async with route.post("embeddings", wanted.fields, "ctx") as answer:
-            data = await answer.whole()
-
-        def made() -> tuple[str, EmbeddingUsage]:
-            vectors = Vectors.parse(data, wanted.count)
-            found = [one["embedding"] for one in embedding_list(wanted, vectors, route.model.name)["data"]]
-            return encode(found[0] if isinstance(wanted.input, str) else found).decode(), vectors.usage
-
-        return Known(ask, *await in_thread_if_large(len(data), made))
+            vectors = Vectors.parse(await answer.whole(), wanted.count)
+        found: list[Any] = [one["embedding"] for one in embedding_list(wanted, vectors, ask.model.name)["data"]]
+        return Known(ask, found[0] if isinstance(wanted.input, str) else found, vectors.usage)
 
 
 class OpenAIRerank:
@@ -47,7 +43,7 @@ class OpenAIRerank:
         wanted = CreateRerank.parse(encode(ask.fields))
         async with gateway.route(ask.model.name, "rerank").post("rerank", wanted.fields, "ctx") as answer:
             scores = Scores.parse(await answer.whole())
-        return Known(ask, encode(rerank_list(wanted, scores, ask.model.name)["results"]).decode(), scores.usage)
+        return Known(ask, rerank_list(wanted, scores, ask.model.name)["results"], scores.usage)
 
 
 class Known:
@@ -55,10 +51,10 @@ class Known:
 
     cut = False
 
-    def __init__(self, ask: Ask, text: str, usage: EmbeddingUsage) -> None:
+    def __init__(self, ask: Ask, value: Any, usage: EmbeddingUsage) -> None:
         writer = EventWriter(ask.run, ask.limit)
         try:
-            writer.text(text)
+            writer.text(encode(value).decode())
         except AnswerTooLong as error:
             raise TooLong(str(error)) from None
         if usage.prompt_tokens or usage.total_tokens:

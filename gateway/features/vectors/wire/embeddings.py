@@ -113,13 +113,15 @@ class EmbeddingUsage(Struct):
         return cls(*(whole_number(usage.get(name)) for name in cls.__struct_fields__))
 
 
+class _Embedding(Struct):
+    embedding: list[float]
+    index: int = 0
+
+
 class Vectors(Struct):
-    """An engine's answer.
+    """An engine's answer."""
 
-    It is read and written one vector at a time: all at once in one call would keep every other thread waiting.
-    """
-
-    data: list[array[float]]
+    data: list[_Embedding]
     usage: EmbeddingUsage = msgspec.field(default_factory=EmbeddingUsage)
 
     @classmethod
@@ -128,9 +130,7 @@ class Vectors(Struct):
         found = _read(_decode_vectors, data)
         if len(found.data) != count:
             raise ProviderInvalidResponse(f"the engine gave {len(found.data)} vectors, not {count}")
-        rows = [(one.index, array("d", one.embedding)) for one in (_read(_decode_vector, row) for row in found.data)]
-        rows.sort(key=lambda row: row[0])
-        return cls([vector for _, vector in rows], EmbeddingUsage.of(found.usage))
+        return cls(sorted(found.data, key=lambda one: one.index), EmbeddingUsage.of(found.usage))
 
 
 class _Score(Struct):
@@ -154,7 +154,7 @@ class Scores(Struct):
     def of(cls, vectors: Vectors) -> Scores:
         """Scores each text by its similarity to the first one, the query."""
         query, *others = vectors.data
-        scores = [_Score(at, cosine(query, one)) for at, one in enumerate(others)]
+        scores = [_Score(at, cosine(query.embedding, one.embedding)) for at, one in enumerate(others)]
         return cls(scores, vectors.usage)
 
 
@@ -162,13 +162,8 @@ _embedding_decoder = msgspec.json.Decoder(CreateEmbedding)
 _rerank_decoder = msgspec.json.Decoder(CreateRerank)
 
 
-class _WrittenVector(Struct):
-    embedding: list[float]
-    index: int = 0
-
-
 class _WrittenVectors(Struct):
-    data: list[Raw]
+    data: list[_Embedding]
     usage: Raw = Raw(b"null")
 
 
@@ -178,7 +173,6 @@ class _WrittenScores(Struct):
 
 
 _decode_vectors = msgspec.json.Decoder(_WrittenVectors).decode
-_decode_vector = msgspec.json.Decoder(_WrittenVector).decode
 _decode_scores = msgspec.json.Decoder(_WrittenScores).decode
 
 
@@ -188,13 +182,13 @@ def embedding_list(request: CreateEmbedding, vectors: Vectors, model: str, tier:
     Raises ProviderInvalidRequest for `dimensions` that the vectors don't have.
     """
     data = [
-        {"object": "embedding", "index": at, "embedding": _encoded(vector, request)}
-        for at, vector in enumerate(vectors.data)
+        {"object": "embedding", "index": at, "embedding": _encoded(one.embedding, request)}
+        for at, one in enumerate(vectors.data)
     ]
     return {"object": "list", "data": data, "model": model, "usage": vectors.usage, **named(tier)}
 
 
-def shortened(vector: Sequence[float], dimensions: int | None) -> Sequence[float]:
+def shortened(vector: list[float], dimensions: int | None) -> list[float]:
     """Truncates a vector and rescales it to length 1. Only for models trained for it (Matryoshka embeddings).
 
     Raises ProviderInvalidRequest if the vector is shorter.
@@ -235,21 +229,17 @@ def rerank_list(request: CreateRerank, scores: Scores, model: str, tier: Tier | 
     return {"object": "list", "model": model, "results": results, "usage": scores.usage, **named(tier)}
 
 
-def numbers(vector: Sequence[float], dimensions: int | None) -> Raw:
-    """The vector in JSON, `shortened`."""
-    return Raw(encode([*shortened(vector, dimensions)]))
-
-
-def _encoded(vector: Sequence[float], request: CreateEmbedding) -> Raw | str:
+def _encoded(vector: list[float], request: CreateEmbedding) -> list[float] | str:
+    vector = shortened(vector, request.dimensions)
     if request.encoding_format != "base64":
-        return numbers(vector, request.dimensions)
-    single = array("f", shortened(vector, request.dimensions))
+        return vector
+    numbers = array("f", vector)
     if sys.byteorder == "big":
-        single.byteswap()
-    return base64.b64encode(single.tobytes()).decode()
+        numbers.byteswap()
+    return base64.b64encode(numbers.tobytes()).decode()
 
 
-def _read(decode: Callable[[bytes | Raw], T], data: bytes | Raw) -> T:
+def _read(decode: Callable[[bytes], T], data: bytes) -> T:
     try:
         return decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
