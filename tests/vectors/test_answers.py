@@ -13,7 +13,6 @@ from gateway.features.vectors.wire.embeddings import Vectors
 from tests.gateway.double import answers
 from tests.gateway.running import running
 from tests.patience import PATIENCE
-from tests.support.writing import in_loop
 
 ASKED: dict[str, dict[str, Any]] = {
     "/v1/embeddings": {"input": ["a", "b"]},
