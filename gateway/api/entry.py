@@ -131,6 +131,8 @@ class API:
             if started:
                 raise
             await _send_error(with_headers(send, scope.get(REMAINING_KEY, ())), INTERNAL, scope)
+        finally:
+            scope.pop(ADMIT_KEY, None)  # it refers to the scope, which would keep the body until a garbage collection
 
     def refused(self, caller: Caller, error: GatewayError, body: bytes) -> None:
         self.chat.gateway.request_log.refused("chat", caller, error, body)
@@ -154,7 +156,10 @@ class API:
         except GatewayError as error:
             await _send_error(_before_handshake(send), error, scope)
             return
-        await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
+        try:
+            await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
+        finally:
+            del scope[ADMIT_KEY]
 
     async def _take(self, scope: Scope, agent: bytes, needed: str) -> None:
         """Notes whose request it is, by the present state of the key. Raises as `authenticate` and `caller`."""

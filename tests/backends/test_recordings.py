@@ -38,6 +38,7 @@ def _hold(chunks: list[dict[str, Any]]) -> None:
 
 AT_THE_DOOR = (
     "chat_max_tokens_0",
+    "chat_max_tokens_neg",
     "err_bad_json",
     "err_bad_utf8",
     "err_empty_body",

@@ -61,7 +61,7 @@ def test_six_steps(tmp_path: Path, test_model: Path) -> None:
         done = step(test, tmp_path, *few)
         assert done.returncode == 6, done.stderr  # calls came out as text
         assert "must pass: " in done.stdout
-    done = step(compare, tmp_path)
+    done = step(compare, tmp_path, "--baselines", tmp_path)
     assert done.returncode == 1, done.stderr
     assert "REGRESSION" in done.stdout
     assert "changed: target.tool_call_format: pythonic → hermes" in done.stdout
