@@ -156,10 +156,7 @@ class API:
         except GatewayError as error:
             await _send_error(_before_handshake(send), error, scope)
             return
-        try:
-            await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
-        finally:
-            del scope[ADMIT_KEY]
+        await import_from_string(serve)(self._services, self.bodies, scope, receive, send)
 
     async def _take(self, scope: Scope, agent: bytes, needed: str) -> None:
         """Notes whose request it is, by the present state of the key. Raises as `authenticate` and `caller`."""

@@ -163,8 +163,7 @@ class Route:
     async def _send(self, request: ChatRequest, backend: Backend | None) -> Accepted:
         """backend: None for that of an external server without requests so far."""
         backend = backend or await self.server.backend()
-        told = backend.told
-        if told is not None and self.engine is None and told.is_old and await backend.met_another():
+        if (told := backend.told) is not None and self.engine is None and told.is_old and await backend.met_another():
             self.sender.forget()
         return await self.sender.send(request, backend)
 

@@ -227,8 +227,10 @@ class Keyring:
 
     def principal(self, key: bytes | None) -> Principal:
         """The caller with this key; None: no key was sent. Raises ProviderAuthentication."""
-        if (anybody := self.anybody()) is not None:
-            return anybody
+        if self._unread or self._now() - self._polled >= POLL_SECONDS:
+            self._poll()  # as in `anybody`: a call costs more than the rest of that
+        if self._nobody is not None and not self.needed:
+            return self._nobody
         if key is not None:
             if self._last is not None and hmac.compare_digest(key, self._last[0]):
                 return self._last[1]
